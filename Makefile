@@ -1,0 +1,105 @@
+# Everything a developer runs, one target each. Bare `make` explains them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+UV := $(shell command -v uv 2>/dev/null)
+
+# python3 when it is new enough, else the newest that is; `make PYTHON=... setup` overrides.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+
+ROUNDS ?= 200
+SEED ?=
+BENCH ?=
+TESTS ?=
+PURE ?=
+KAFKA := .cache/kafka-4.3.1/.ready
+
+KERNEL_SOURCES := $(filter-out %.c,$(wildcard src/stratalog/kernel/*.py src/stratalog/kernel/*.pxd src/stratalog/kernel/*.h))
+
+.PHONY: help setup demo test lint style types imports bench interop crash fuzz docs lock clean
+
+help: ## this list
+	@echo "Stratalog: make TARGET"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.built ## an environment in .venv with the compiled kernel (needs Python 3.11 or later)
+
+demo: setup ## a million events, segments rolling, a crash and a recovery, in under a minute
+	@$(PY) -m stratalog.demo
+
+test: setup ## every test that needs no JVM; TESTS="tests/log -k roll" picks some, PURE=1 uses the interpreted kernel
+	@$(if $(PURE),STRATALOG_PURE=1) $(PY) -m pytest -q -n 2 --dist worksteal $(TESTS)
+
+lint: style types imports ## style, types and import rules
+
+style: setup
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+
+types: setup
+	@$(VENV)/bin/mypy src tests $(wildcard bench)
+
+imports: setup
+	@$(VENV)/bin/lint-imports --no-cache
+
+bench: setup ## medians and ratios against other embedded stores; BENCH="append scan" picks some
+	@$(PY) -m bench $(BENCH)
+
+interop: setup $(KAFKA) ## with a real Kafka 4.3.1 broker and its dump tool (needs a JDK 17 or later, and Maven once)
+	@tests/interop/need_jdk.sh
+	@$(PY) -m pytest -q -m interop $(or $(TESTS),tests/interop)
+
+crash: setup ## SIGKILL at random moments, ROUNDS=200 times; SEED=... replays a run
+	@$(PY) tests/crash/kill_campaign.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+fuzz: setup ## hostile bytes against the compiled kernel under AddressSanitizer
+	@tests/kernel/asan.sh
+
+docs: setup ## links resolve, examples in the documentation run, tables agree with the code
+	@$(PY) -m pytest -q tests/test_docs.py
+
+lock: setup ## compile requirements/*.txt anew, with hashes
+	@for name in core dev; do \
+		extra=; if [ $$name = dev ]; then extra='--extra dev'; fi; \
+		$(VENV)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+			--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command 'make lock' \
+			pyproject.toml requirements/build.in $$extra --output-file requirements/$$name.txt; \
+	done
+
+clean: ## remove the environment, caches and everything built (.cache with Kafka's jars stays)
+	@rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -f src/stratalog/kernel/*.so src/stratalog/kernel/*.c
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The steps behind `setup`: each leaves a stamp, so nothing is installed twice.
+
+$(VENV)/.created:
+	@test -n "$(PYTHON)" || { echo "Stratalog needs Python 3.11 or later and found none (python3.11 to python3.13); make PYTHON=/path/to/python setup" >&2; exit 1; }
+	@echo "setup: $(VENV) with $$($(PYTHON) -V)"
+	@$(if $(UV),$(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV),$(PYTHON) -m venv $(VENV))
+	@touch $@
+
+$(VENV)/.installed: requirements/dev.txt | $(VENV)/.created
+	@echo "setup: installing requirements/dev.txt"
+	@$(if $(UV),VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --require-hashes -r $<,$(PY) -m pip install --quiet --require-hashes -r $<)
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.installed pyproject.toml setup.py $(KERNEL_SOURCES)
+	@command -v $(firstword $(CC)) >/dev/null || command -v gcc >/dev/null || \
+		echo "setup: no C compiler found, so the interpreted kernel is used: right, but many times slower"
+	@echo "setup: building the kernel"
+	@$(if $(UV),VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-build-isolation --no-deps --reinstall -e .,$(PY) -m pip install --quiet --no-build-isolation --no-deps -e .)
+	@$(PY) -c 'from stratalog import kernel; print("setup: done,", "compiled kernel" if kernel.compiled else "interpreted kernel (slow)")'
+	@touch $@
+
+# Kafka's jars come from Maven Central once and stay in .cache.
+
+$(KAFKA): tests/interop/pom.xml | setup
+	@tests/interop/need_jdk.sh maven
+	@$(PY) tests/interop/kafka.py

@@ -1,0 +1,56 @@
+"""Stratalog: the segmented commit log you can pip install.
+
+    with stratalog.open("data") as store:
+        orders = store.create_topic("orders", partitions=4)
+        orders.append(b"created", key=b"order-1")
+        for record in orders.read(partition=0):
+            print(record.offset, record.value)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stratalog import errors
+from stratalog.model import Appended, AppendedRange, OffsetRange, Record, SegmentInfo, SegmentState
+from stratalog.version import __version__
+
+if TYPE_CHECKING:
+    from stratalog.store import AdminClient, LogDirInfo, Store, Topic, connect, open_store as open, verify
+
+_FROM_STORE = {
+    "AdminClient": "AdminClient",
+    "LogDirInfo": "LogDirInfo",
+    "Store": "Store",
+    "Topic": "Topic",
+    "connect": "connect",
+    "open": "open_store",
+    "verify": "verify",
+}
+
+__all__ = [
+    "AdminClient",
+    "Appended",
+    "AppendedRange",
+    "LogDirInfo",
+    "OffsetRange",
+    "Record",
+    "SegmentInfo",
+    "SegmentState",
+    "Store",
+    "Topic",
+    "__version__",
+    "connect",
+    "errors",
+    "open",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The store is imported when it is first asked for: the command line starts faster without it."""
+    if name in _FROM_STORE:
+        from stratalog import store
+
+        return getattr(store, _FROM_STORE[name])
+    raise AttributeError(f"module 'stratalog' has no attribute {name!r}")

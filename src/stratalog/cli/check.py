@@ -1,0 +1,170 @@
+"""``stratalog verify`` and ``stratalog repair``."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratalog.cli.console import Column, Table, note, progress, show, show_json
+from stratalog.cli.exit_codes import ExitCode
+from stratalog.cli.session import OptionalTopic, PartitionOption, Session, TopicArgument, command
+from stratalog.cli.topics import confirm
+from stratalog.config.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stratalog.log.repair import RepairReport
+    from stratalog.log.verify import Damage
+
+
+class Action(enum.StrEnum):
+    """What a repair may do."""
+
+    REBUILD_INDEXES = "rebuild-indexes"
+    DROP_DAMAGED = "drop-damaged"
+    TRUNCATE = "truncate"
+
+
+@command
+def verify(session: Session, topic: OptionalTopic = None, partition: PartitionOption = None) -> None:
+    """Check every byte and name each damaged range and the records lost to it (exit code 5)."""
+    if partition is not None and topic is None:
+        raise typer.BadParameter("--partition needs a TOPIC")
+    with session.read() as store, progress("verifying") as bar:
+        from stratalog.store import verify as verify_store
+
+        names = store.topics() if topic is None else [topic]
+        total = sum(store.topic(name).size_bytes(partition) for name in names)
+        done = 0
+
+        def went_by(size_bytes: int) -> None:
+            nonlocal done
+            done += size_bytes
+            bar(done, total)
+
+        report = verify_store(store, topic, partition, progress=went_by)
+    checked = (
+        f"{report.segments:,} segment{'' if report.segments == 1 else 's'}, {format_bytes(report.bytes)}"
+    )
+    if session.json:
+        show_json(
+            {
+                "ok": report.ok,
+                "segments": report.segments,
+                "bytes": report.bytes,
+                "damages": [damage_facts(damage) for damage in report.damages],
+            }
+        )
+    elif report.ok:
+        note(f"no damage in {checked}")
+    else:
+        table = damage_table(report.damages)
+        table.footer = (
+            f"{len(report.damages):,} damaged in {checked}; `stratalog repair` says what can be done"
+        )
+        show(table)
+    if not report.ok:
+        raise typer.Exit(ExitCode.CORRUPTION)
+
+
+@command
+def repair(
+    session: Session,
+    topic: TopicArgument,
+    partition: PartitionOption = None,
+    action: Annotated[
+        Action,
+        typer.Option(
+            "--action",
+            "-a",
+            help="rebuild-indexes gives nothing up; drop-damaged leaves the damaged ranges out; truncate "
+            "ends the log before the first of them.",
+        ),
+    ] = Action.REBUILD_INDEXES,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would be done.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before records are given up.")] = False,
+) -> None:
+    """Repair a topic: does only what it is told and says what it gave up."""
+    with session.read() as store:
+        count = store.topic(topic).partitions
+    partitions = list(range(count)) if partition is None else [partition]
+    with session.change() as client:
+        done = [(each, client.repair(topic, each, action=action.value, dry_run=True)) for each in partitions]
+        if not dry_run:
+            if any(report.lost_ranges for _, report in done) and not yes:
+                _show_lost(done, topic, "would be given up")
+                confirm("Give these records up for good?", yes)
+            done = [
+                (each, client.repair(topic, each, action=action.value, dry_run=False)) for each in partitions
+            ]
+    if session.json:
+        show_json([report_facts(report, topic, each, action, dry_run) for each, report in done])
+        return
+    _show_lost(done, topic, "would be given up" if dry_run else "were given up")
+    lines = [f"{topic}-{each}: {line}" for each, report in done for line in report.actions]
+    for line in lines or ["nothing to repair"]:
+        note(line)
+
+
+def damage_facts(damage: Damage) -> dict[str, Any]:
+    """A damaged range for programs; offsets are the records lost to it."""
+    return {
+        "path": damage.path,
+        "start": damage.start,
+        "end": damage.end,
+        "first_offset": damage.first_offset,
+        "last_offset": damage.last_offset,
+        "reason": damage.reason,
+    }
+
+
+def damage_table(damages: Sequence[Damage]) -> Table:
+    """Damaged ranges for people."""
+    table = Table(
+        [
+            Column("file", style="bold", fold=True),
+            Column("bytes", right=True),
+            Column("offsets lost", right=True),
+            Column("why", fold=True),
+        ]
+    )
+    for damage in damages:
+        table.add(damage.path, f"{damage.start}-{damage.end}", _lost(damage), damage.reason)
+    return table
+
+
+def _lost(damage: Damage) -> str:
+    first, last = damage.first_offset, damage.last_offset
+    if first is None or last is None or last < first:
+        return "none"
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def report_facts(
+    report: RepairReport, topic: str, partition: int, action: Action, dry_run: bool
+) -> dict[str, Any]:
+    """What a repair did to one partition, or would do, for programs."""
+    return {
+        "topic": topic,
+        "partition": partition,
+        "action": action.value,
+        "dry_run": dry_run,
+        "actions": list(report.actions),
+        "lost_ranges": [damage_facts(damage) for damage in report.lost_ranges],
+        "lost_records": report.lost_records,
+    }
+
+
+def _show_lost(done: Sequence[tuple[int, RepairReport]], topic: str, said: str) -> None:
+    table = damage_table([damage for _, report in done for damage in report.lost_ranges])
+    if table.rows:
+        counts = [report.lost_records for _, report in done if report.lost_ranges]
+        known = sum(count for count in counts if count is not None)
+        count = (
+            f"{known:,}" if None not in counts else f"{known:,} or more" if known else "an unknown number of"
+        )
+        table.footer = f"{count} records of {topic} {said}"
+        show(table)

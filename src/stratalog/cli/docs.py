@@ -1,0 +1,106 @@
+"""``python -m stratalog.cli.docs`` prints docs/CLI.md from the commands themselves."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any
+
+import typer
+
+from stratalog.cli.app import ORDER, app
+from stratalog.cli.exit_codes import MEANING
+
+_HEAD = """\
+# The command line
+
+Made from the commands by `python -m stratalog.cli.docs`; a test keeps it current.
+
+```console
+$ export STRATALOG_DATA=data
+$ stratalog topic create orders --partitions 4 --config retention.ms=7d
+$ printf 'order-1:created\\norder-2:created\\n' | stratalog append orders --key-delimiter :
+$ stratalog read orders --from -10m --format '%p:%o %k=%s\\n'
+$ stratalog read orders --key order-1 --json
+$ stratalog read orders --follow
+$ stratalog segments orders
+$ stratalog verify
+```
+
+- The store is `--data DIR` (again for each further log directory), before or after the command, or
+  `STRATALOG_DATA`, several directories separated by `:`.
+- Data goes to stdout, messages and progress to stderr. Progress bars and colour only on a terminal;
+  `NO_COLOR` is respected. In a pipe tables are plain aligned columns.
+- Every command works beside a program that holds the store: reads open it read-only, changes are asked of
+  the program that holds it.
+- `--json` gives one JSON document, or for records one JSON object a line.
+- An error is one line on stderr and an exit code; `--debug` shows where it came from.
+- `stratalog --install-completion` sets up the shell: commands, options, topics and settings are completed.
+
+## Positions and times
+
+`--from` and `--to` take `earliest`, `latest`, an offset (`1234`), the last so many records of each partition
+(`-5`), a time ago (`-10m`, `-1h30m`, `-7d`), an ISO time (`2026-01-01`, `2026-01-01T12:00:00Z`; UTC unless it
+says otherwise), `now`, or `@` with epoch milliseconds. Ranges include their start and not their end. A time
+range holds the records whose own timestamp is in it, in whatever order they were appended.
+
+## Formats
+
+`read` prints values, one a line, into a pipe, and offset, time, key and value on a terminal, where
+control characters are shown escaped. `--format` is kcat's: `%s` value, `%S` its length (-1 for null), `%k`
+key, `%K` its length, `%o` offset, `%p` partition, `%t` topic, `%T` timestamp in ms, `%h` headers, `%%`, and
+`\\n` `\\t` `\\r` `\\0` `\\\\` `\\xNN`. `--json` prints what `append --jsonl` takes back: bytes that are not
+UTF-8 are in `key_base64` and `value_base64`.
+"""
+
+
+_COMMANDS = """\
+## Commands
+
+Besides its own options every command but `dump` has `--data DIR`, `--json` and `--debug`.
+"""
+_COMMON = frozenset({"--help", "--data", "--debug", "--json"})
+
+
+def render() -> str:
+    """The whole page."""
+    root: Any = typer.main.get_command(app)
+    parts = [_HEAD, _codes(), _COMMANDS]
+    for name in ORDER:
+        found = root.get_command(typer.Context(root), name)
+        nested = getattr(found, "commands", None)
+        if nested:
+            parts += [_section(f"{name} {inner}", each) for inner, each in nested.items()]
+        else:
+            parts.append(_section(name, found))
+    return "\n".join(parts)
+
+
+def _codes() -> str:
+    rows = [f"| {code.value} | {meaning} |" for code, meaning in MEANING.items()]
+    return "\n".join(["## Exit codes", "", "| code | meaning |", "|---|---|", *rows, ""])
+
+
+def _section(name: str, found: Any) -> str:
+    arguments = [p for p in found.params if p.param_type_name == "argument"]
+    common = _COMMON if name != "dump" else {"--help"}
+    options = [p for p in found.params if p.param_type_name == "option" and not common & set(p.opts)]
+    usage = " ".join(["stratalog", name, *(_metavar(p) for p in arguments), "[OPTIONS]"])
+    lines = [f"### `stratalog {name}`", "", inspect.cleandoc(found.help or ""), "", "```", usage, "```", ""]
+    lines += ["| option | |", "|---|---|"] if options else []
+    for option in options:
+        names = ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts))
+        lines.append(f"| {names} | {_escape(option.help or '')} |")
+    return "\n".join(lines) + "\n"
+
+
+def _metavar(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

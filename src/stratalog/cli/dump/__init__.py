@@ -1,0 +1,21 @@
+"""The dump tool: segment files as text, line for line as Kafka's own tool prints them, or as JSON.
+
+Reads files through ``fs`` and changes nothing. ``dump_command`` is the command, ``dump_files`` the same
+for programs.
+"""
+
+from __future__ import annotations
+
+from stratalog.cli.dump.command import dump_command
+from stratalog.cli.dump.options import EXIT_OK, EXIT_PIPE, EXIT_UNREADABLE, EXIT_USAGE, DumpOptions
+from stratalog.cli.dump.run import dump_files
+
+__all__ = [
+    "EXIT_OK",
+    "EXIT_PIPE",
+    "EXIT_UNREADABLE",
+    "EXIT_USAGE",
+    "DumpOptions",
+    "dump_command",
+    "dump_files",
+]

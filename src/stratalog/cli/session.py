@@ -1,0 +1,149 @@
+"""One run of a command: which store, which form of output, and the two ways in.
+
+``Session.read()`` opens the store read-only, ``Session.change()`` gives the store itself or, when another
+process holds it, a line to that process. ``@command`` adds the options every command has.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratalog.cli import guard
+from stratalog.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from stratalog.store import AdminClient, Store
+
+ENVIRONMENT = "STRATALOG_DATA"
+
+DataOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help=f"The store: its log directory; again for each further one. Else ${ENVIRONMENT}, split at ':'.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout instead of text.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What the common options said."""
+
+    given: tuple[str, ...] = ()
+    json: bool = False
+
+    @property
+    def paths(self) -> list[str]:
+        """The log directories: ``--data``, else the environment; a usage error when neither says."""
+        paths = list(self.given) or [p for p in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if p]
+        if not paths:
+            raise typer.BadParameter(
+                f"no store given: use --data DIR or set {ENVIRONMENT}", param_hint="--data"
+            )
+        return paths
+
+    @contextmanager
+    def read(self) -> Iterator[Store]:
+        """The store, read-only; beside whoever writes it."""
+        self.require_store()
+        import stratalog
+
+        with stratalog.open(self.paths, read_only=True) as store:
+            yield store
+
+    @contextmanager
+    def change(self, *, create: bool = False) -> Iterator[AdminClient]:
+        """The store for changing something, ours or by its holder. Made when missing only if ``create``."""
+        if not create:
+            self.require_store()
+        from stratalog.store import connect
+
+        with connect(self.paths, create=create) as connection:
+            yield connection
+
+    def require_store(self) -> None:
+        """A mistyped path is told, not made."""
+        from stratalog.fs import RealFileSystem
+
+        filesystem = RealFileSystem()
+        for path in self.paths:
+            if not filesystem.exists(path):
+                raise NotFoundError(
+                    f"no store at {path} — `stratalog topic create NAME --data {path}` makes one"
+                )
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Turns ``f(session, …)`` into a command with ``--data``, ``--json`` and ``--debug``."""
+    return _common(function, with_json=True)
+
+
+def silent_command(function: Callable[..., None]) -> Callable[..., None]:
+    """The same for a command that has its own idea of ``--json``, or nothing to show."""
+    return _common(function, with_json=False)
+
+
+def _common(function: Callable[..., None], *, with_json: bool) -> Callable[..., None]:
+    @functools.wraps(function)
+    def run(*, data: list[str] | None = None, json: bool = False, debug: bool = False, **rest: Any) -> None:
+        guard.set_debug(debug)
+        parent = _GLOBAL.get("data") or ()
+        function(Session(tuple(data or parent), json), **rest)
+
+    # The parser reads the signature with annotations already resolved.
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    common: list[tuple[str, Any, object]] = [("data", DataOption, None)]
+    if with_json:
+        common.append(("json", JsonOption, False))
+    common.append(("debug", DebugOption, False))
+    parameters = [parameter.replace(kind=keyword) for parameter in own]
+    parameters += [inspect.Parameter(n, keyword, default=d, annotation=a) for n, a, d in common]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del run.__wrapped__
+    return run
+
+
+_GLOBAL: dict[str, tuple[str, ...]] = {}
+
+
+def set_global_data(paths: list[str] | None) -> None:
+    """``--data`` in front of the command: used when the command itself has none."""
+    _GLOBAL["data"] = tuple(paths or ())
+
+
+def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
+    """Topic names for shell completion; silence when there is no store to ask."""
+    session = Session(tuple(context.params.get("data") or ()))
+    try:
+        with session.read() as store:
+            return [name for name in store.topics() if name.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 - a completion that fails must not disturb the line being typed
+        return []
+
+
+TopicArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic, show_default=False)
+]
+OptionalTopic = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[TOPIC]", help="Only this topic.", autocompletion=complete_topic, show_default=False
+    ),
+]
+PartitionOption = Annotated[
+    int | None, typer.Option("--partition", "-p", min=0, metavar="N", help="Only this partition.")
+]

@@ -1,0 +1,271 @@
+"""``stratalog topic create | list | describe | alter | move | delete``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratalog.cli.console import Column, Table, is_terminal, note, show, show_json
+from stratalog.cli.session import Session, TopicArgument, command, complete_topic
+from stratalog.config import SETTINGS, parse_overrides
+from stratalog.config.units import format_bytes
+from stratalog.errors import ConfigError, NotFoundError, TopicExistsError
+
+if TYPE_CHECKING:
+    from stratalog.store import Topic
+
+
+def complete_setting(incomplete: str) -> list[str]:
+    """Setting names for shell completion."""
+    return [f"{s.name}=" for s in SETTINGS if s.scope == "topic" and s.name.startswith(incomplete)]
+
+
+ConfigOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="NAME=VALUE",
+        help="A setting, such as segment.bytes=64MiB or retention.ms=7d; as often as needed.",
+        autocompletion=complete_setting,
+        show_default=False,
+    ),
+]
+app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, move and delete topics.")
+
+
+def parse_settings(pairs: list[str] | None) -> dict[str, str]:
+    """``NAME=VALUE`` options, checked, in canonical text."""
+    given: dict[str, str] = {}
+    for pair in pairs or []:
+        name, found, value = pair.partition("=")
+        if not found:
+            raise ConfigError(f"--config {pair}: write NAME=VALUE")
+        if name in given:
+            raise ConfigError(f"--config {name} is given twice")
+        given[name] = value
+    return parse_overrides(given)
+
+
+@app.command()
+@command
+def create(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.", show_default=False)],
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, metavar="N", help="How many partitions.")
+    ] = None,
+    config: ConfigOption = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Be content when the topic is already there.")
+    ] = False,
+) -> None:
+    """Make a topic, and the store too when there is none."""
+    settings = parse_settings(config)
+    with session.change(create=True) as client:
+        try:
+            client.create_topic(name, partitions, settings)
+        except TopicExistsError:
+            if not if_not_exists:
+                raise
+            _told(session, {"topic": name, "created": False}, f"topic {name} is already there")
+            return
+    _told(session, {"topic": name, "created": True}, f"created topic {name}")
+
+
+@app.command(name="list")
+@command
+def list_(session: Session) -> None:
+    """Every topic with its size."""
+    with session.read() as store:
+        facts = [_facts(store.topic(name)) for name in store.topics()]
+    if session.json:
+        show_json([{k: v for k, v in fact.items() if k != "details"} for fact in facts])
+        return
+    table = Table(
+        [
+            Column("topic", style="bold"),
+            Column("partitions", right=True),
+            Column("offsets", right=True),
+            Column("segments", right=True),
+            Column("size", right=True),
+        ],
+        footer="" if facts else "no topics",
+    )
+    for fact in facts:
+        table.add(
+            fact["topic"],
+            f"{fact['partitions']:,}",
+            f"{fact['offsets']:,}",
+            f"{fact['segments']:,}",
+            format_bytes(fact["size_bytes"]),
+        )
+    show(table)
+
+
+@app.command(name="describe")
+@command
+def describe_(session: Session, topic: TopicArgument) -> None:
+    """One topic: its partitions, its size, and the settings it changes."""
+    with session.read() as store:
+        found = store.topic(topic)
+        fact = _facts(found)
+        entries = [entry for entry in store.describe_topic(topic) if entry.source != "default"]
+        fact["id"] = found.id
+    if session.json:
+        fact["config"] = {entry.name: {"value": entry.value, "source": entry.source} for entry in entries}
+        show_json(fact)
+        return
+    table = Table(
+        [
+            Column("partition", right=True),
+            Column("first offset", right=True),
+            Column("next offset", right=True),
+            Column("segments", right=True),
+            Column("size", right=True),
+            Column("directory", style="dim"),
+        ],
+        title=fact["topic"] + (f"  id {fact['id']}" if fact["id"] else ""),
+    )
+    for row in fact["details"]:
+        table.add(
+            str(row["partition"]),
+            f"{row['log_start_offset']:,}",
+            f"{row['log_end_offset']:,}",
+            f"{row['segments']:,}",
+            format_bytes(row["size_bytes"]),
+            row["directory"],
+        )
+    show(table)
+    if entries:
+        settings = Table([Column("setting"), Column("value", right=True), Column("from")])
+        for entry in entries:
+            settings.add(entry.name, entry.value, entry.source)
+        print()
+        show(settings)
+
+
+@app.command()
+@command
+def alter(
+    session: Session,
+    topic: TopicArgument,
+    config: ConfigOption = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option("--unset", metavar="NAME", help="Back to the default; as often as needed."),
+    ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions", "-p", min=1, metavar="N", help="This many in all; keys may move to other ones."
+        ),
+    ] = None,
+) -> None:
+    """Change a topic's settings, or give it more partitions."""
+    changes: dict[str, str | None] = dict(parse_settings(config))
+    for name in unset or []:
+        if name in changes:
+            raise ConfigError(f"--unset {name} contradicts --config {name}")
+        changes[name] = None
+    if not changes and partitions is None:
+        raise typer.BadParameter(
+            "nothing to change: give --config NAME=VALUE, --unset NAME or --partitions N"
+        )
+    with session.change() as client:
+        if changes:
+            client.alter_topic(topic, changes)
+        if partitions is not None:
+            client.add_partitions(topic, partitions)
+    said = [f"{name} unset" if value is None else f"{name}={value}" for name, value in changes.items()]
+    said += [f"{partitions} partitions"] if partitions is not None else []
+    facts = {"topic": topic, "changed": changes, "partitions": partitions}
+    _told(session, facts, f"altered topic {topic}: {', '.join(said)}")
+
+
+@app.command()
+@command
+def move(
+    session: Session,
+    topic: TopicArgument,
+    partition: Annotated[int, typer.Option("--partition", "-p", min=0, metavar="N", help="The partition.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The log directory it moves to.")],
+) -> None:
+    """Move a partition to another log directory of the store."""
+    with session.change() as client:
+        client.move_partition(topic, partition, to)
+    facts = {"topic": topic, "partition": partition, "to": to}
+    _told(session, facts, f"moved {topic} partition {partition} to {to}")
+
+
+@app.command()
+@command
+def delete(
+    session: Session,
+    topics: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TOPIC...", help="The topics.", autocompletion=complete_topic, show_default=False
+        ),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Be content when it is not there.")] = False,
+) -> None:
+    """Delete topics and all their records."""
+    confirm(f"Delete {', '.join(topics)} and every record in it?", yes)
+    deleted = []
+    with session.change() as client:
+        for topic in topics:
+            try:
+                client.delete_topic(topic)
+            except NotFoundError:
+                if not if_exists:
+                    raise
+                continue
+            deleted.append(topic)
+    said = f"deleted {', '.join(deleted)}" if deleted else "nothing to delete"
+    _told(session, {"deleted": deleted}, said)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Asks on a terminal; without one ``--yes`` must have been given."""
+    if yes:
+        return
+    if not is_terminal(sys.stdin):
+        raise typer.BadParameter("not on a terminal, so nobody can be asked: add --yes", param_hint="--yes")
+    typer.confirm(question, abort=True, err=True)
+
+
+def _facts(topic: Topic) -> dict[str, Any]:
+    """What is shown of a topic."""
+    details: list[dict[str, Any]] = []
+    for partition in range(topic.partitions):
+        segments = topic.segments(partition)
+        details.append(
+            {
+                "partition": partition,
+                "log_start_offset": topic.log_start_offset(partition),
+                "log_end_offset": topic.log_end_offset(partition),
+                "segments": len(segments),
+                "size_bytes": sum(segment.size_bytes for segment in segments),
+                "directory": segments[0].path.rpartition("/")[0] if segments else "",
+            }
+        )
+    return {
+        "topic": topic.name,
+        "partitions": len(details),
+        "offsets": sum(row["log_end_offset"] - row["log_start_offset"] for row in details),
+        "segments": sum(row["segments"] for row in details),
+        "size_bytes": sum(row["size_bytes"] for row in details),
+        "details": details,
+    }
+
+
+def _told(session: Session, facts: dict[str, Any], message: str) -> None:
+    """The result of a change: JSON for programs, a message for people."""
+    if session.json:
+        show_json(facts)
+    else:
+        note(message)

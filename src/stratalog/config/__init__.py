@@ -1,0 +1,27 @@
+"""Settings: one table with Kafka's names, types, defaults and ranges, and what is made of it.
+
+``SETTINGS`` is the table. Validation, ``BrokerConfig`` (a store's settings), ``TopicConfig`` (a topic's,
+typed), ``describe`` and ``docs/SETTINGS.md`` all come from it. Nothing here touches a disk.
+"""
+
+from __future__ import annotations
+
+from stratalog.config.broker import BROKER_NAMES, SETTINGS, BrokerConfig
+from stratalog.config.settings import LONG_MAX, Setting, Synonym, canonical, parse_value
+from stratalog.config.topic import ConfigEntry, TopicConfig, describe, parse_overrides, topic_config
+
+__all__ = [
+    "BROKER_NAMES",
+    "LONG_MAX",
+    "SETTINGS",
+    "BrokerConfig",
+    "ConfigEntry",
+    "Setting",
+    "Synonym",
+    "TopicConfig",
+    "canonical",
+    "describe",
+    "parse_overrides",
+    "parse_value",
+    "topic_config",
+]

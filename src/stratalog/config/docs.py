@@ -1,0 +1,92 @@
+"""``python -m stratalog.config.docs`` prints docs/SETTINGS.md from the table of settings."""
+
+from __future__ import annotations
+
+import sys
+
+from stratalog.config.broker_settings import BROKER_SETTINGS
+from stratalog.config.settings import Setting
+from stratalog.config.topic_settings import TOPIC_SETTINGS
+from stratalog.config.units import format_bytes, format_duration_ms
+
+_HEAD = """\
+# Settings
+
+Made from the table in `src/stratalog/config/` by `python -m stratalog.config.docs`; a test keeps it current.
+
+Names, types, ranges and defaults are Kafka 4.3's; what Kafka does not have is marked *(ours)*, and every
+difference is named. A topic's own setting wins over the store's, the store's over the default.
+
+```python
+stratalog.open("data", config={"log.segment.bytes": "64MiB"})          # the store: every topic's default
+store.create_topic("orders", config={"retention.ms": "30d"})           # one topic
+```
+```
+stratalog config                       # this page, in the terminal
+stratalog config orders                # what holds for one topic, and why
+stratalog topic alter orders --config retention.ms=30d --unset segment.ms
+```
+
+Sizes and times may be written with a unit where a number of bytes or milliseconds is meant: `KiB`, `MiB`,
+`GiB` (also `K`, `M`, `G`) are powers of 1024, `kB`, `MB`, `GB` of 1000; `ms`, `s`, `m`, `h`, `d`, `w` and
+`1h30m` are times. They are stored, and shown to Kafka clients, as plain numbers.
+
+Where the store has several names for one thing, the first of them that is set counts.
+"""
+
+
+def render() -> str:
+    """The whole page."""
+    parts = [_HEAD, "## Of a topic\n"]
+    parts += [_section(setting) for setting in TOPIC_SETTINGS]
+    parts.append("## Of a store\n")
+    parts += [_section(setting) for setting in BROKER_SETTINGS]
+    return "\n".join(parts)
+
+
+def _section(setting: Setting) -> str:
+    lines = [f"### `{setting.name}`{' *(ours)*' if setting.ours else ''}", "", setting.doc, ""]
+    lines.append(f"- {setting.type}, default {_default(setting)}")
+    if setting.choices:
+        lines.append("- one of " + ", ".join(f"`{choice}`" for choice in setting.choices))
+    elif setting.minimum is not None or setting.maximum is not None:
+        lines.append(f"- {setting.range}")
+    names = [setting.broker_name] if setting.broker_name and setting.broker_name != setting.name else []
+    names += [synonym.name for synonym in setting.synonyms]
+    if names and setting.scope == "topic":
+        lines.append("- for every topic of a store: " + ", ".join(f"`{name}`" for name in names))
+    elif names:
+        lines.append("- also called " + ", ".join(f"`{name}`" for name in names))
+    elif setting.scope == "topic" and setting.broker_name is None:
+        lines.append("- per topic only")
+    if setting.deviation:
+        lines.append(f"- difference from Kafka: {setting.deviation}")
+    return "\n".join(lines) + "\n"
+
+
+def _default(setting: Setting) -> str:
+    text = setting.default_text
+    if not text:
+        return "empty"
+    meaning = readable(setting, setting.default)
+    return f"`{text}` ({meaning})" if meaning != text else f"`{text}`"
+
+
+def readable(setting: Setting, value: object) -> str:
+    """A value for people: ``1.0 GiB``, ``7d``, ``no limit``; the canonical text where that says it all."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return ",".join(value) if isinstance(value, tuple) else str(value).lower()
+    if value >= 2**63 - 1:
+        return "no limit"
+    if value < 0 and setting.name.startswith(("retention.", "local.retention.")):
+        return "no limit" if value != -2 or setting.minimum != -2 else f"as {setting.name[6:]}"
+    if isinstance(value, int) and value > 0:
+        if setting.unit == "bytes":
+            return format_bytes(value)
+        if setting.unit == "ms":
+            return format_duration_ms(value)
+    return str(value)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

@@ -1,0 +1,155 @@
+"""The settings of one topic: its overrides over the store's defaults over Kafka's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stratalog.config.broker import TOPIC_BY_NAME, BrokerConfig
+from stratalog.config.settings import LONG_MAX, Setting, Value, canonical, parse_value, suggest
+from stratalog.config.topic_settings import TOPIC_SETTINGS
+from stratalog.errors import ConfigError
+
+Source = Literal["topic", "broker", "default"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """Every setting of a topic, typed. The defaults are those of the table (a test keeps them equal)."""
+
+    segment_bytes: int = 2**30
+    segment_ms: int = 604_800_000
+    segment_jitter_ms: int = 0
+    segment_records: int = LONG_MAX
+    segment_align_ms: int = 0
+    segment_index_bytes: int = 10 * 2**20
+    index_interval_bytes: int = 4096
+    key_index_enable: bool = False
+    preallocate: bool = False
+    flush_messages: int = LONG_MAX
+    flush_ms: int = LONG_MAX
+    max_message_bytes: int = 2**20 + 12
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_max_ms: int = LONG_MAX
+    message_timestamp_after_max_ms: int = 3_600_000
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    retention_ms: int = 604_800_000
+    retention_bytes: int = -1
+    retention_segments: int = -1
+    file_delete_delay_ms: int = 60_000
+    delete_retention_ms: int = 86_400_000
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = LONG_MAX
+    min_cleanable_dirty_ratio: float = 0.5
+    cleaner_min_segment_age_ms: int = 3_600_000
+    remote_storage_enable: bool = False
+    local_retention_ms: int = -2
+    local_retention_bytes: int = -2
+    remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
+    min_insync_replicas: int = 1
+    unclean_leader_election_enable: bool = False
+    leader_replication_throttled_replicas: tuple[str, ...] = ()
+    follower_replication_throttled_replicas: tuple[str, ...] = ()
+
+    @property
+    def compact(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def delete(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    @property
+    def log_append_time(self) -> bool:
+        return self.message_timestamp_type == "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One effective setting of a topic and where it comes from."""
+
+    name: str
+    value: str
+    source: Source
+    doc: str
+    default: str
+    type: str
+    broker_name: str | None
+
+
+def topic_config(broker: BrokerConfig, overrides: Mapping[str, object] | None = None) -> TopicConfig:
+    """The effective settings; ConfigError when a name, a value or two values together are wrong."""
+    given = overrides or {}
+    _check_names(given)
+    fields: dict[str, Any] = {}
+    for setting in TOPIC_SETTINGS:
+        value, _ = _effective(setting, broker, given)
+        fields[setting.field] = frozenset(value) if setting.name == "cleanup.policy" else value  # type: ignore[arg-type]
+    config = TopicConfig(**fields)
+    _check_together(config)
+    return config
+
+
+def parse_overrides(overrides: Mapping[str, object]) -> dict[str, str]:
+    """Topic overrides in canonical text, as Kafka prints them; ConfigError names the first wrong one."""
+    _check_names(overrides)
+    return {name: canonical(parse_value(TOPIC_BY_NAME[name], value)) for name, value in overrides.items()}
+
+
+def describe(broker: BrokerConfig, overrides: Mapping[str, object] | None = None) -> list[ConfigEntry]:
+    """Every topic setting with its effective value and source, in the order of the table."""
+    given = overrides or {}
+    _check_names(given)
+    entries = []
+    for setting in TOPIC_SETTINGS:
+        value, source = _effective(setting, broker, given)
+        entries.append(
+            ConfigEntry(
+                setting.name,
+                canonical(value),
+                source,
+                setting.doc,
+                setting.default_text,
+                setting.type,
+                setting.broker_name,
+            )
+        )
+    return entries
+
+
+def _effective(setting: Setting, broker: BrokerConfig, given: Mapping[str, object]) -> tuple[Value, Source]:
+    if setting.name in given:
+        return parse_value(setting, given[setting.name]), "topic"
+    told = broker.override(setting)
+    return (setting.default, "default") if told is None else (told, "broker")
+
+
+def _check_names(overrides: Mapping[str, object]) -> None:
+    for name in overrides:
+        if name not in TOPIC_BY_NAME:
+            raise ConfigError(f"unknown topic setting {name}{suggest(str(name), TOPIC_BY_NAME)}")
+
+
+def _check_together(config: TopicConfig) -> None:
+    """Kafka's rules about two settings at once."""
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise ConfigError(
+            f"min.compaction.lag.ms={config.min_compaction_lag_ms} is more than "
+            f"max.compaction.lag.ms={config.max_compaction_lag_ms}"
+        )
+    if not config.remote_storage_enable:
+        return
+    for unit, local, whole in (
+        ("ms", config.local_retention_ms, config.retention_ms),
+        ("bytes", config.local_retention_bytes, config.retention_bytes),
+    ):
+        if local == -2 or whole < 0:
+            continue
+        if local == -1 or local > whole:
+            raise ConfigError(f"local.retention.{unit}={local} keeps more than retention.{unit}={whole}")

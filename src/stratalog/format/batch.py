@@ -1,0 +1,71 @@
+"""The record batch (Kafka's RecordBatch v2): everything the log needs of it, under one name.
+
+    batch_scan     headers found, checked and tabled; index entries; offsets assigned
+    batch_decode   records, key hashes, timestamps measured, the network's checks
+    batch_encode   records and transaction markers made into batches
+    arrow          the same to and from Arrow
+
+Pure functions over buffers; what a crash may leave of a batch is told by ``scan``.
+"""
+
+from __future__ import annotations
+
+from stratalog.format.arrow import COLUMNS, ArrowRows, decode_arrow, encode_arrow, schema_for
+from stratalog.format.batch_decode import (
+    MAX_BATCH_BYTES,
+    decode_control,
+    decode_keys,
+    decode_records,
+    measure,
+    validate,
+)
+from stratalog.format.batch_encode import (
+    Encoded,
+    encode_control,
+    encode_one,
+    encode_records,
+    recompress,
+    whole_crc,
+)
+from stratalog.format.batch_scan import (
+    HEADER_SIZE,
+    LAYOUT,
+    BatchHeader,
+    IndexEntry,
+    IndexState,
+    Scan,
+    Stop,
+    assign,
+    index_entries,
+    scan,
+)
+
+__all__ = [
+    "COLUMNS",
+    "HEADER_SIZE",
+    "LAYOUT",
+    "MAX_BATCH_BYTES",
+    "ArrowRows",
+    "BatchHeader",
+    "Encoded",
+    "IndexEntry",
+    "IndexState",
+    "Scan",
+    "Stop",
+    "assign",
+    "decode_arrow",
+    "decode_control",
+    "decode_keys",
+    "decode_records",
+    "encode_arrow",
+    "encode_control",
+    "encode_one",
+    "encode_records",
+    "index_entries",
+    "measure",
+    "recompress",
+    "scan",
+    "schema_for",
+    "validate",
+    "whole_crc",
+]

@@ -1,0 +1,372 @@
+"""Record batch headers: found in a buffer, checked, tabled, indexed, assigned offsets.
+
+    byte  size  field
+    0     8     baseOffset
+    8     4     length            bytes after this field; a whole batch is length + 12
+    12    4     partitionLeaderEpoch
+    16    1     magic             2
+    17    4     crc               CRC-32C of everything after it
+    21    2     attributes        0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
+    23    4     lastOffsetDelta
+    27    8     baseTimestamp     of the first record, or the delete horizon
+    35    8     maxTimestamp
+    43    8     producerId
+    51    2     producerEpoch
+    53    4     baseSequence
+    57    4     count
+    61          records, compressed as one block when the codec says so
+
+Pure functions over buffers: no file is touched here. A crash may leave a batch cut short (PARTIAL), a
+preallocated tail (ZERO) or bytes that fail their CRC (CORRUPT); a scan says which, and where.
+"""
+
+from __future__ import annotations
+
+import enum
+import zlib
+from array import array
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from stratalog import kernel
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_SIZE = 61
+MAGIC = 2
+WIDTH = 14  # numbers a batch takes in a scan's table
+MAX_SEQUENCE = 2**31 - 1
+NEWEST_GUESS = 15  # a magic up to here is taken for a newer format, above it for garbage
+
+LAYOUT: tuple[tuple[str, str, int], ...] = (
+    ("baseOffset", "int64", 8),
+    ("length", "int32", 4),
+    ("partitionLeaderEpoch", "int32", 4),
+    ("magic", "int8", 1),
+    ("crc", "uint32", 4),
+    ("attributes", "int16", 2),
+    ("lastOffsetDelta", "int32", 4),
+    ("baseTimestamp", "int64", 8),
+    ("maxTimestamp", "int64", 8),
+    ("producerId", "int64", 8),
+    ("producerEpoch", "int16", 2),
+    ("baseSequence", "int32", 4),
+    ("count", "int32", 4),
+)
+
+
+class BatchHeader(NamedTuple):
+    """One batch. ``position`` and ``size`` (header included) are within the scanned buffer."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    count: int
+    leader_epoch: int
+    attributes: int
+    crc: int
+    base_timestamp: int
+    max_timestamp: int
+    min_timestamp: int  # -1 until measured or validated
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & 7
+
+    @property
+    def timestamp_type(self) -> int:
+        return (self.attributes >> 3) & 1
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & 0x10)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & 0x20)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        return bool(self.attributes & 0x40)
+
+    @property
+    def next_offset(self) -> int:
+        return self.last_offset + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record; sequences wrap around to 0."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset - self.base_offset) & MAX_SEQUENCE
+
+
+class Stop(enum.Enum):
+    """Why a scan ended."""
+
+    END = "end"  # at the end of the buffer, after a whole batch
+    PARTIAL = "partial"  # the batch at the end runs past the buffer
+    ZERO = "zero"  # nothing but zeros: a preallocated tail
+    FULL = "full"  # as many batches as were asked for
+    CORRUPT = "corrupt"
+    UNSUPPORTED = "unsupported"  # an older or newer format, or an unknown codec: not damage
+
+
+class Scan:
+    """The batches a scan found, in order, as a table of numbers.
+
+    ``records`` counts those outside control batches; ``needed`` is, for PARTIAL, how long the batch at ``end`` is
+    if its header was in the buffer, else the size of a header.
+    """
+
+    __slots__ = ("end", "has_producers", "max_timestamp", "n", "needed", "reason", "records", "stop", "table")
+
+    def __init__(
+        self,
+        table: array[int],
+        n: int,
+        end: int,
+        stop: Stop,
+        reason: str,
+        needed: int,
+        records: int,
+        max_timestamp: int,
+        has_producers: bool,
+    ) -> None:
+        self.table = table
+        self.n = n
+        self.end = end
+        self.stop = stop
+        self.reason = reason
+        self.needed = needed
+        self.records = records
+        self.max_timestamp = max_timestamp
+        self.has_producers = has_producers
+
+    def __len__(self) -> int:
+        return self.n
+
+    def header(self, i: int) -> BatchHeader:
+        if not 0 <= i < self.n:
+            raise IndexError(f"batch {i} of {self.n}")
+        return BatchHeader._make(self.table[i * WIDTH : (i + 1) * WIDTH])
+
+    def __iter__(self) -> Iterator[BatchHeader]:
+        for i in range(self.n):
+            yield self.header(i)
+
+    @property
+    def first_base_offset(self) -> int:
+        """The first batch's base offset; -1 when there is none."""
+        return self.table[2] if self.n else -1
+
+    @property
+    def last_offset(self) -> int:
+        """The last batch's last offset; -1 when there is none."""
+        return self.table[(self.n - 1) * WIDTH + 3] if self.n else -1
+
+    def find_offset(self, offset: int) -> int:
+        """The first batch whose last offset is not below ``offset``; n when there is none."""
+        return self._first(3, offset)
+
+    def find_position(self, position: int) -> int:
+        """The first batch that does not begin before ``position``; n when there is none."""
+        return self._first(0, position)
+
+    def _first(self, column: int, least: int) -> int:
+        low, high = 0, self.n
+        table = self.table
+        while low < high:
+            middle = (low + high) // 2
+            if table[middle * WIDTH + column] < least:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def __repr__(self) -> str:
+        return f"Scan({self.n} batches, end={self.end}, {self.stop.name}{': ' if self.reason else ''}{self.reason})"
+
+
+def as_view(buf: Buffer) -> memoryview:
+    """``buf`` as a flat view of unsigned bytes."""
+    view = memoryview(buf)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def scan(
+    buf: Buffer,
+    start: int = 0,
+    end: int | None = None,
+    *,
+    check_crc: bool = True,
+    expect: int | None = None,
+    max_batches: int = 1 << 20,
+) -> Scan:
+    """Read the batches of buf[start:end] until the first that is not whole and right.
+
+    With ``expect`` the first batch must have that base offset and each next one must follow without a gap;
+    without it offsets must only increase.
+    """
+    view = as_view(buf)
+    if end is None:
+        end = len(view)
+    if not 0 <= start <= end <= len(view):
+        raise ValueError(f"range {start}:{end} outside a buffer of {len(view)} bytes")
+    rows = min(max_batches, 64, (end - start) // HEADER_SIZE + 1)
+    table = array("q", bytes(8 * WIDTH * rows))
+    info = array("q", (0, start, 0, expect or 0, 0, 0, 0, -1, 0))
+    n = 0
+    position = start
+    while True:
+        n = kernel.scan_batches(view, position, end, check_crc, expect is not None, table, n, info)
+        position = info[1]
+        if info[0] != 3 or n >= max_batches:
+            break
+        average = (position - start) // n
+        rows = min(max_batches, max(2 * n, n + (end - position) // average + 64))
+        table.frombytes(bytes(8 * WIDTH * (rows - n)))
+    del table[n * WIDTH :]
+    stop, reason, needed = _stop(view, position, end, info)
+    return Scan(table, n, position, stop, reason, needed, info[6], info[7], info[8] > 0)
+
+
+def _stop(view: memoryview, position: int, end: int, info: array[int]) -> tuple[Stop, str, int]:
+    code, a, b = info[0], info[4], info[5]
+    match code:
+        case 0:
+            return Stop.END, "", 0
+        case 1:
+            return Stop.PARTIAL, f"the batch needs {info[2]} bytes, {end - position} are left", info[2]
+        case 2:
+            return Stop.ZERO, "zeros from here on", 0
+        case 3:
+            return Stop.FULL, "", 0
+        case 10:
+            return Stop.CORRUPT, f"invalid batch length {a}", 0
+        case 11:
+            return _foreign_magic(view, position, end, a, b)
+        case 12:
+            return Stop.UNSUPPORTED, f"unknown compression codec {a}", 0
+        case 13:
+            return Stop.CORRUPT, f"invalid base offset {a}", 0
+        case 14:
+            return Stop.CORRUPT, f"invalid last offset delta {a}", 0
+        case 15:
+            return Stop.CORRUPT, f"invalid record count {a}", 0
+        case 16:
+            return Stop.CORRUPT, f"base offset {b} where {a} was expected", 0
+        case 17:
+            return Stop.CORRUPT, f"base offset {b} is below {a}, the next after the batch before", 0
+        case _:
+            return Stop.CORRUPT, f"CRC {b:#010x} of the bytes is not the stored {a:#010x}", 0
+
+
+def _foreign_magic(view: memoryview, position: int, end: int, magic: int, size: int) -> tuple[Stop, str, int]:
+    """Not magic 2: an older or newer format, or garbage? Old messages have a CRC-32 that can tell."""
+    if magic > NEWEST_GUESS:
+        return Stop.CORRUPT, f"invalid magic {magic}", 0
+    if magic > MAGIC:
+        return Stop.UNSUPPORTED, f"message format {magic} is newer than this library", 0
+    if size > end - position:
+        return Stop.PARTIAL, f"a message of format {magic} needs {size} bytes, {end - position} are left", size
+    stored = int.from_bytes(view[position + 12 : position + 16], "big")
+    if zlib.crc32(view[position + 16 : position + size]) != stored:
+        return Stop.CORRUPT, f"magic {magic}, and no message of that format", 0
+    return Stop.UNSUPPORTED, f"message format {magic} is older than this library reads", 0
+
+
+class IndexEntry(NamedTuple):
+    """A batch to be indexed: by its last offset and its position, and the largest timestamp up to it."""
+
+    last_offset: int
+    position: int
+    max_timestamp: int
+    offset_of_max_timestamp: int
+
+
+class IndexState:
+    """What Kafka's LogSegment remembers between appends."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(
+        self, bytes_since_last_entry: int = 0, max_timestamp: int = -1, offset_of_max_timestamp: int = -1
+    ) -> None:
+        self._numbers = array("q", (bytes_since_last_entry, max_timestamp, offset_of_max_timestamp))
+
+    @property
+    def bytes_since_last_entry(self) -> int:
+        return self._numbers[0]
+
+    @property
+    def max_timestamp(self) -> int:
+        return self._numbers[1]
+
+    @property
+    def offset_of_max_timestamp(self) -> int:
+        """The last offset of the first batch that holds the largest timestamp."""
+        return self._numbers[2]
+
+    def add(
+        self, size: int, position: int, last_offset: int, max_timestamp: int, interval_bytes: int
+    ) -> IndexEntry | None:
+        """The rule for one batch: the entry to write for it, if any."""
+        numbers = self._numbers
+        if max_timestamp > numbers[1]:
+            numbers[1] = max_timestamp
+            numbers[2] = last_offset
+        entry = None
+        if numbers[0] > interval_bytes:
+            entry = IndexEntry(last_offset, position, numbers[1], numbers[2])
+            numbers[0] = 0
+        numbers[0] += size
+        return entry
+
+
+def index_entries(
+    scan: Scan, *, interval_bytes: int, state: IndexState, base_position: int = 0
+) -> list[IndexEntry]:
+    """The index entries for the batches of a scan, by the rule Kafka's LogSegment appends with.
+
+    A batch is indexed, by its last offset and own position, when more than ``interval_bytes`` lie between the
+    last indexed batch's start and it. ``base_position`` is where in the file the scanned buffer begins.
+    """
+    if not scan.n:
+        return []
+    table = scan.table
+    covered = table[(scan.n - 1) * WIDTH] + table[(scan.n - 1) * WIDTH + 1] - table[0]
+    most = min(scan.n, (covered + state.bytes_since_last_entry) // max(interval_bytes, 1) + 2)
+    out = array("q", bytes(32 * most))
+    n = kernel.index_batches(table, scan.n, interval_bytes, base_position, state._numbers, out)
+    return [IndexEntry._make(out[i * 4 : i * 4 + 4]) for i in range(n)]
+
+
+def assign(
+    buf: bytearray | memoryview,
+    scan: Scan,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    log_append_time_ms: int | None = None,
+) -> int:
+    """Give validated batches their offsets and leader epoch, in place; returns the next offset.
+
+    With ``log_append_time_ms`` the batches become LogAppendTime. A batch whose maxTimestamp was not that of its
+    records (``validate`` found it out) is corrected. The scan is brought up to date with the bytes.
+    """
+    next_offset = kernel.assign_offsets(
+        as_view(buf),
+        scan.table,
+        scan.n,
+        base_offset,
+        leader_epoch,
+        log_append_time_ms is not None,
+        log_append_time_ms or 0,
+    )
+    scan.max_timestamp = max((scan.table[i * WIDTH + 9] for i in range(scan.n)), default=-1)
+    return next_offset

@@ -1,0 +1,142 @@
+"""The settings of a store: `stratalog.settings` in the root of every log directory.
+
+What lives here: topics with their ids, partition counts and overrides, and settings of the store itself.
+The file is JSON, indented for people, with one line behind it:
+
+    {
+      "version": 1,
+      "generation": 7,
+      "store": {},
+      "topics": {
+        "orders": {"id": "roDDSUiMQXS8nx9aJr7Q4w", "partitions": 2, "config": {"retention.ms": "-1"}}
+      }
+    }
+    crc32c: 7bff9b32
+
+The CRC-32C covers every byte before its own line, in lower-case hexadecimal. Every log directory has a
+copy; the highest generation wins, and the others are written anew from it.
+
+The file is written beside and renamed: a crash leaves the old one or the new one, and in a store of
+several directories perhaps the new one in some of them only.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from stratalog.errors import CorruptionError, UnsupportedFormat
+from stratalog.format.metadata import id_to_text, text_to_id
+from stratalog.kernel import crc32c
+
+FILE_NAME = "stratalog.settings"
+VERSION = 1
+_CRC_LINE = b"crc32c: "
+_CRC_LINE_SIZE = len(_CRC_LINE) + 8 + 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    id: uuid.UUID
+    partitions: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    generation: int = 0
+    topics: Mapping[str, TopicSettings] = field(default_factory=dict)
+    store: Mapping[str, str] = field(default_factory=dict)
+
+
+def pack(settings: Settings) -> bytes:
+    topics = {
+        name: {"id": id_to_text(topic.id), "partitions": topic.partitions, "config": dict(topic.config)}
+        for name, topic in sorted(settings.topics.items())
+    }
+    content = {
+        "version": VERSION,
+        "generation": settings.generation,
+        "store": dict(settings.store),
+        "topics": topics,
+    }
+    body = json.dumps(content, indent=2).encode() + b"\n"
+    return body + _crc_line(body)
+
+
+def _crc_line(body: bytes) -> bytes:
+    return _CRC_LINE + f"{crc32c(body):08x}\n".encode()
+
+
+def parse(data: bytes | bytearray | memoryview) -> Settings:
+    raw = bytes(data)
+    body, line = raw[:-_CRC_LINE_SIZE], raw[-_CRC_LINE_SIZE:]
+    if not line.startswith(_CRC_LINE):
+        raise CorruptionError("settings: no CRC line at the end", position=max(0, len(body)))
+    if line != _crc_line(body):
+        raise CorruptionError(
+            "settings: the CRC does not match; was the file edited by hand?", position=len(body)
+        )
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise CorruptionError(f"settings: not JSON: {error}", position=0) from None
+    root = _object(content, "settings")
+    version = root.pop("version", None)
+    if version != VERSION:
+        raise UnsupportedFormat(f"settings of version {version!r}")
+    topics = {name: _topic(name, value) for name, value in _object(root.pop("topics", {}), "topics").items()}
+    settings = Settings(
+        generation=_count(root.pop("generation", None), "generation"),
+        topics=topics,
+        store=_strings(root.pop("store", {}), "store"),
+    )
+    _nothing_left(root, "settings")
+    return settings
+
+
+def newest(candidates: Iterable[Settings]) -> Settings | None:
+    """The one that counts; None when there is none."""
+    return max(candidates, key=lambda settings: settings.generation, default=None)
+
+
+def _topic(name: str, value: object) -> TopicSettings:
+    fields = _object(value, f"topic {name!r}")
+    topic_id = fields.pop("id", None)
+    if not isinstance(topic_id, str):
+        raise CorruptionError(f"settings: topic {name!r} has no id", position=0)
+    topic = TopicSettings(
+        id=text_to_id(topic_id),
+        partitions=_count(fields.pop("partitions", None), f"partitions of {name!r}"),
+        config=_strings(fields.pop("config", {}), f"config of {name!r}"),
+    )
+    _nothing_left(fields, f"topic {name!r}")
+    return topic
+
+
+def _object(value: object, what: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise CorruptionError(f"settings: {what} is not an object", position=0)
+    return value
+
+
+def _count(value: object, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise CorruptionError(f"settings: {what} is not a count", position=0)
+    return value
+
+
+def _strings(value: object, what: str) -> dict[str, str]:
+    strings: dict[str, str] = {}
+    for name, text in _object(value, what).items():
+        if not isinstance(text, str):
+            raise CorruptionError(f"settings: {name!r} in {what} is not a string", position=0)
+        strings[name] = text
+    return strings
+
+
+def _nothing_left(fields: dict[str, object], what: str) -> None:
+    if fields:
+        raise CorruptionError(f"settings: {what} has unknown fields {sorted(fields)[:5]}", position=0)

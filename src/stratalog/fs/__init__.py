@@ -1,0 +1,45 @@
+"""Files: a contract, the real ones, ones in memory that can be crashed, ones that fail on request; the lock.
+
+The only room that touches a disk. ``contract`` says what is promised about durability and threads.
+"""
+
+from __future__ import annotations
+
+from stratalog.fs.contract import (
+    READ_FILE_LIMIT_BYTES,
+    Buffer,
+    File,
+    FileStat,
+    FileSystem,
+    Lock,
+    LockInfo,
+    Mode,
+)
+from stratalog.fs.failing import FailingFileSystem, Fault
+from stratalog.fs.handles import HandleCache, HandleStats, default_limit
+from stratalog.fs.lock import DirectoryLock
+from stratalog.fs.memory import MemoryFileSystem, SimulatedCrash
+from stratalog.fs.nodes import SurvivorMode
+from stratalog.fs.real import RealFile, RealFileSystem
+
+__all__ = [
+    "READ_FILE_LIMIT_BYTES",
+    "Buffer",
+    "DirectoryLock",
+    "FailingFileSystem",
+    "Fault",
+    "File",
+    "FileStat",
+    "FileSystem",
+    "HandleCache",
+    "HandleStats",
+    "Lock",
+    "LockInfo",
+    "MemoryFileSystem",
+    "Mode",
+    "RealFile",
+    "RealFileSystem",
+    "SimulatedCrash",
+    "SurvivorMode",
+    "default_limit",
+]

@@ -1,0 +1,268 @@
+"""A bounded set of open files, shared by everything that reads or writes segments.
+
+Tens of thousands of segments must be readable under a small ``ulimit -n``. Whoever needs a file acquires it,
+which pins it, and releases it soon; a file nobody pins stays open until its place is needed (least recently
+used first). A pinned file is never closed, so no thread can find its descriptor turned into another file.
+
+The limit is soft in one case: when every open file is pinned and ``on_pressure`` finds nothing to release,
+a file is opened beyond it and closed as soon as it is released, because refusing a read would be worse; the
+process's own limit still stands behind it. Nothing here matters after a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import resource
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from stratalog.errors import ClosedError, InvalidArgumentError, StorageError
+from stratalog.fs.contract import File, FileSystem, Mode
+
+_MOST = 8192
+_LEAST = 16
+# Others may snatch what the callback released; after so many tries the limit gives way.
+_PRESSURE_CALLS = 100
+
+
+def default_limit() -> int:
+    """Half of RLIMIT_NOFILE, the other half being for sockets, maps and the program around us; 16 to 8192."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _MOST
+    return max(_LEAST, min(soft // 2, _MOST))
+
+
+class HandleStats(NamedTuple):
+    """Numbers of a cache; the last four count from its creation."""
+
+    limit: int
+    open: int
+    pinned: int
+    reserved: int
+    hits: int
+    misses: int
+    evictions: int
+    over_limit: int
+
+
+class _Entry:
+    __slots__ = ("cached", "file", "path", "pins", "writable")
+
+    def __init__(self, file: File, path: str, writable: bool) -> None:
+        self.file = file
+        self.path = path
+        self.writable = writable
+        self.pins = 1
+        self.cached = True  # False: forgotten or replaced, closed at the last release
+
+
+class HandleCache:
+    """Open files of one filesystem, at most ``limit`` of them while pins allow. Thread-safe."""
+
+    def __init__(
+        self, fs: FileSystem, limit: int | None = None, on_pressure: Callable[[], bool] | None = None
+    ) -> None:
+        self.limit = default_limit() if limit is None else limit
+        if self.limit < 1:
+            raise InvalidArgumentError(f"a handle limit must be at least 1, not {self.limit}")
+        # Called without any lock held when pins alone fill the limit; True says that something was released.
+        self.on_pressure = on_pressure
+        self._fs = fs
+        self._mutex = threading.Lock()
+        self._by_path: dict[str, _Entry] = {}
+        self._by_file: dict[File, _Entry] = {}
+        self._idle: OrderedDict[_Entry, None] = OrderedDict()  # unpinned, least recently used first
+        self._taken = 0  # open files, opens under way and reservations: what counts against the limit
+        self._reserved = 0
+        self._forgets = 0
+        self._closed = False
+        self._hits = self._misses = self._evictions = self._over_limit = 0
+
+    def acquire(self, path: str, mode: Mode = "r") -> File:
+        """A file that stays open until :meth:`release`; every acquire needs its own release.
+
+        Handles are shared: two acquires of a path usually give the same File. A writable handle serves
+        readers too; asking for "w" or "a" where only a reading handle is cached opens a writable one
+        beside it. "x" always creates. Errors are those of ``FileSystem.open``.
+        """
+        writable = mode != "r"
+        while True:
+            with self._mutex:
+                if mode != "x":
+                    entry = self._by_path.get(path)
+                    if entry is not None and (entry.writable or not writable):
+                        self._hits += 1
+                        if entry.pins == 0:
+                            del self._idle[entry]
+                        entry.pins += 1
+                        return entry.file
+                if self._closed:
+                    raise ClosedError(f"{path}: the file handles are closed")
+                forgets = self._forgets
+            self._make_room()
+            try:
+                file = self._open(path, mode)
+            except BaseException:
+                self._give_up_place()
+                raise
+            with self._mutex:
+                # After a forget the name may mean another file: look again (what "x" created is surely ours).
+                if mode == "x" or (forgets == self._forgets and not self._closed):
+                    self._misses += 1
+                    return self._enter(file, path, mode)
+                self._taken -= 1
+            file.close()
+
+    def release(self, file: File) -> None:
+        """Unpin; the file may be closed from now on."""
+        with self._mutex:
+            entry = self._by_file.get(file)
+            if entry is None or entry.pins == 0:
+                raise InvalidArgumentError(f"{file.path}: released more often than acquired")
+            entry.pins -= 1
+            if entry.pins:
+                return
+            if entry.cached and not self._closed and self._taken <= self.limit:
+                self._idle[entry] = None
+                return
+            self._drop(entry)
+        file.close()
+
+    @contextlib.contextmanager
+    def pinned(self, path: str, mode: Mode = "r") -> Iterator[File]:
+        """``acquire`` and ``release`` around a block."""
+        file = self.acquire(path, mode)
+        try:
+            yield file
+        finally:
+            self.release(file)
+
+    def forget(self, path: str) -> None:
+        """The name was renamed or removed: the next acquire opens anew; a pinned file closes at release."""
+        with self._mutex:
+            self._forgets += 1
+            entry = self._by_path.pop(path, None)
+            if entry is None:
+                return
+            entry.cached = False
+            if entry.pins:
+                return
+            del self._idle[entry]
+            self._drop(entry)
+        entry.file.close()
+
+    def reserve(self) -> None:
+        """Count a descriptor held elsewhere (a map) against the limit, making room for it."""
+        self._make_room()
+        with self._mutex:
+            self._reserved += 1
+
+    def unreserve(self) -> None:
+        """Take back one :meth:`reserve`."""
+        with self._mutex:
+            if self._reserved == 0:
+                raise InvalidArgumentError("unreserved more often than reserved")
+            self._reserved -= 1
+            self._taken -= 1
+
+    def stats(self) -> HandleStats:
+        """The numbers of this moment."""
+        with self._mutex:
+            return HandleStats(
+                self.limit,
+                len(self._by_file),
+                len(self._by_file) - len(self._idle),
+                self._reserved,
+                self._hits,
+                self._misses,
+                self._evictions,
+                self._over_limit,
+            )
+
+    def close(self) -> None:
+        """Close what nobody pins, and the rest as it is released; acquire raises ClosedError from now on."""
+        with self._mutex:
+            self._closed = True
+            idle = list(self._idle)
+            self._idle.clear()
+            for entry in self._by_path.values():
+                entry.cached = False
+            self._by_path.clear()
+            for entry in idle:
+                self._drop(entry)
+        for entry in idle:
+            entry.file.close()
+
+    def _enter(self, file: File, path: str, mode: Mode) -> File:
+        """Under the mutex: take a freshly opened file in, pinned once."""
+        entry = _Entry(file, path, writable=mode != "r")
+        self._by_file[file] = entry
+        before = self._by_path.get(path)
+        if self._closed or (before is not None and before.writable >= entry.writable and mode != "x"):
+            entry.cached = False  # another thread was faster: its handle stays, this one closes at release
+            return file
+        if before is not None:
+            before.cached = False
+            if before.pins == 0:
+                # Left idle and first in line, so that it is closed by the next one who needs its place.
+                self._idle.move_to_end(before, last=False)
+        self._by_path[path] = entry
+        return file
+
+    def _drop(self, entry: _Entry) -> None:
+        """Under the mutex: out of the tables; the caller closes the file outside."""
+        del self._by_file[entry.file]
+        if self._by_path.get(entry.path) is entry:
+            del self._by_path[entry.path]
+        self._taken -= 1
+
+    def _make_room(self) -> None:
+        """Take a place: a free one, that of the file idle longest, or one that ``on_pressure`` frees."""
+        calls_left = _PRESSURE_CALLS
+        while True:
+            victim: _Entry | None = None
+            with self._mutex:
+                if self._taken < self.limit:
+                    self._taken += 1
+                    return
+                if self._idle:
+                    victim = self._evict()
+            if victim is not None:
+                victim.file.close()
+            elif calls_left and self.on_pressure is not None and self.on_pressure():
+                calls_left -= 1
+            else:
+                with self._mutex:
+                    self._taken += 1
+                    self._over_limit += 1
+                return
+
+    def _evict(self) -> _Entry:
+        entry, _ = self._idle.popitem(last=False)
+        self._drop(entry)
+        self._evictions += 1
+        return entry
+
+    def _give_up_place(self) -> None:
+        with self._mutex:
+            self._taken -= 1
+
+    def _open(self, path: str, mode: Mode) -> File:
+        """Open; when the process itself is out of descriptors, close idle ones, whatever our limit says."""
+        while True:
+            try:
+                return self._fs.open(path, mode)
+            except StorageError as error:
+                cause = error.__cause__
+                if not isinstance(cause, OSError) or cause.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                with self._mutex:
+                    victim = self._evict() if self._idle else None
+                if victim is not None:
+                    victim.file.close()
+                elif self.on_pressure is None or not self.on_pressure():
+                    raise

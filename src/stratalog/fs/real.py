@@ -1,0 +1,271 @@
+"""The operating system's files.
+
+Positional reads and writes straight on descriptors: no buffering in Python, nothing mapped, no cursor.
+What a crash leaves is what the kernel and the disk leave; this module adds only that a failed fsync is
+remembered by inode, so that a second handle, for which the kernel would report success, is refused too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat as stat_bits
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+
+from stratalog.errors import StorageError, SyncFailedError
+from stratalog.fs.composed import ComposedOperations
+from stratalog.fs.contract import Buffer, FileStat, LockInfo, Mode, os_error, storage_error
+from stratalog.fs.lock import DirectoryLock, holder
+
+_pread = os.pread
+_pwrite = os.pwrite
+# Where fdatasync is missing (macOS) the heavier call does the same and more.
+_datasync = getattr(os, "fdatasync", os.fsync)
+
+_FLAGS: dict[str, int] = {
+    "r": os.O_RDONLY | os.O_CLOEXEC,
+    "w": os.O_RDWR | os.O_CLOEXEC,
+    "x": os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL,
+    "a": os.O_RDWR | os.O_CLOEXEC | os.O_CREAT,
+}
+
+# (device, inode) of files and directories whose fsync failed -> why.
+_Broken = dict[tuple[int, int], str]
+
+
+class RealFile:
+    """A descriptor and its path; see ``contract.File``."""
+
+    __slots__ = ("__weakref__", "_broken", "_fd", "_sync_lock", "path")
+
+    def __init__(self, path: str, fd: int, broken: _Broken) -> None:
+        self.path = path
+        self._fd = fd
+        self._broken = broken
+        self._sync_lock = threading.Lock()
+
+    def pread(self, size: int, offset: int) -> bytes:
+        try:
+            data = _pread(self._fd, size, offset)
+            if len(data) == size:
+                return data
+            # Short: the end of the file, or more than the kernel moves in one call (2 GiB).
+            while data and (more := _pread(self._fd, size - len(data), offset + len(data))):
+                data += more
+                if len(data) == size:
+                    break
+            return data
+        except OSError as error:
+            raise self._error(error, "read") from error
+
+    def pread_into(self, buffer: bytearray | memoryview, offset: int) -> int:
+        view = memoryview(buffer).cast("B")
+        done = 0
+        try:
+            while done < len(view):
+                count = os.preadv(self._fd, [view[done:]], offset + done)
+                if count == 0:
+                    break
+                done += count
+            return done
+        except OSError as error:
+            raise self._error(error, "read") from error
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        try:
+            written = _pwrite(self._fd, data, offset)
+            if written != len(data):
+                view = memoryview(data).cast("B")
+                while written < len(view):
+                    written += _pwrite(self._fd, view[written:], offset + written)
+        except OSError as error:
+            raise self._error(error, "write") from error
+
+    def truncate(self, size: int) -> None:
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise self._error(error, "truncate") from error
+
+    def sync(self) -> None:
+        # One at a time: the kernel tells a failure once per descriptor, so of two threads syncing at the
+        # same moment one would be told that all is well.
+        with self._sync_lock:
+            if self._fd < 0:
+                raise self._error(os_error(errno.EBADF, self.path), "sync")
+            if self._broken:
+                _refuse_broken(self._broken, self._fd, self.path)
+            try:
+                _datasync(self._fd)
+            except OSError as error:
+                raise _mark_broken(self._broken, self._fd, self.path, error) from error
+
+    def size(self) -> int:
+        try:
+            return os.fstat(self._fd).st_size
+        except OSError as error:
+            raise self._error(error, "stat") from error
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            try:
+                os.close(fd)
+            except OSError as error:
+                raise storage_error(error, self.path, "close") from error
+
+    def _error(self, error: OSError, action: str) -> Exception:
+        if self._fd < 0:
+            return StorageError(f"{self.path}: cannot {action}: the file is closed")
+        return storage_error(error, self.path, action)
+
+    def __enter__(self) -> RealFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"RealFile({self.path!r}, fd={self._fd})"
+
+
+class RealFileSystem(ComposedOperations):
+    """The operating system's tree; see ``contract.FileSystem``."""
+
+    def __init__(self) -> None:
+        self._broken: _Broken = {}
+
+    def open(self, path: str, mode: Mode = "r") -> RealFile:
+        try:
+            fd = os.open(path, _FLAGS[mode], 0o644)
+        except OSError as error:
+            raise storage_error(error, path, "open") from error
+        file = RealFile(path, fd, self._broken)
+        if mode == "r" and stat_bits.S_ISDIR(os.fstat(fd).st_mode):
+            file.close()
+            raise storage_error(os_error(errno.EISDIR, path), path, "open")
+        return file
+
+    def list_dir(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except OSError as error:
+            raise storage_error(error, path, "list") from error
+
+    def stat(self, path: str) -> FileStat:
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise storage_error(error, path, "stat") from error
+        return FileStat(found.st_size, found.st_mtime_ns, stat_bits.S_ISDIR(found.st_mode), found.st_ino)
+
+    def make_dir(self, path: str) -> None:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            raise storage_error(error, path, "create directory") from error
+
+    def rename(self, src: str, dst: str) -> None:
+        self._pardon(dst)
+        try:
+            os.replace(src, dst)
+        except OSError as error:
+            raise storage_error(error, src, f"rename to {dst}") from error
+
+    def link(self, src: str, dst: str) -> None:
+        try:
+            os.link(src, dst)
+        except OSError as error:
+            raise storage_error(error, src, f"link as {dst}") from error
+
+    def remove(self, path: str) -> None:
+        self._pardon(path)
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise storage_error(error, path, "remove") from error
+
+    def remove_dir(self, path: str) -> None:
+        self._pardon(path)
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            raise storage_error(error, path, "remove directory") from error
+
+    def remove_tree(self, path: str) -> None:
+        try:
+            with os.scandir(path) as entries:
+                found = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        except OSError as error:
+            raise storage_error(error, path, "list") from error
+        for child, is_dir in found:
+            try:
+                if is_dir:
+                    self.remove_tree(child)
+                else:
+                    self.remove(child)
+            except FileNotFoundError:
+                continue  # somebody else was faster; gone is what was asked for
+        self.remove_dir(path)
+
+    def sync_dir(self, path: str) -> None:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise storage_error(error, path, "open directory") from error
+        try:
+            if self._broken:
+                _refuse_broken(self._broken, fd, path)
+            os.fsync(fd)
+        except OSError as error:
+            raise _mark_broken(self._broken, fd, path, error) from error
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: str) -> int:
+        try:
+            found = os.statvfs(path)
+        except OSError as error:
+            raise storage_error(error, path, "ask for free space") from error
+        return found.f_bavail * found.f_frsize
+
+    def lock(self, path: str, info: Mapping[str, object]) -> DirectoryLock:
+        return DirectoryLock.acquire(path, info)
+
+    def lock_holder(self, path: str) -> LockInfo | None:
+        return holder(path)
+
+    def _pardon(self, path: str) -> None:
+        """Forget a failed fsync when its file goes: the inode number may come back as another file."""
+        if self._broken:
+            try:
+                found = os.lstat(path)
+            except OSError:
+                return
+            if found.st_nlink <= 1 or stat_bits.S_ISDIR(found.st_mode):
+                self._broken.pop((found.st_dev, found.st_ino), None)
+
+
+def _refuse_broken(broken: _Broken, fd: int, path: str) -> None:
+    found = os.fstat(fd)
+    reason = broken.get((found.st_dev, found.st_ino))
+    if reason is not None:
+        raise SyncFailedError(f"{path}: not synced, an earlier sync failed: {reason}")
+
+
+def _mark_broken(broken: _Broken, fd: int, path: str, error: OSError) -> SyncFailedError:
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    found = os.fstat(fd)
+    broken[found.st_dev, found.st_ino] = reason
+    return SyncFailedError(f"{path}: sync failed: {reason}")

@@ -1,0 +1,51 @@
+"""The per-record loops: batches and records between bytes, tuples and Arrow buffers; checksums and hashes.
+
+Lives here: one Cython pure-Python source a module, compiled where it was built and interpreted otherwise,
+with equal results. ``compiled`` says which one runs; ``STRATALOG_PURE=1`` forces the interpreted one. The
+kernel imports nothing of the package, touches no file and keeps no state: bytes in, numbers or bytes out.
+Hostile bytes are answered with a code, never with a read outside their buffer.
+"""
+
+from __future__ import annotations
+
+from stratalog.kernel import loader
+
+MODULES = ("_hash", "_scan", "_record", "_decode", "_encode", "_encode_arrow")
+
+compiled: bool = loader.prepare(*MODULES)
+
+from stratalog.kernel._decode import decode_columns, decode_tuples  # noqa: E402
+from stratalog.kernel._encode import encode_one, encode_tuples, use_error  # noqa: E402
+from stratalog.kernel._encode_arrow import encode_columns  # noqa: E402
+from stratalog.kernel._hash import (  # noqa: E402
+    crc32c,
+    crc32c_combine,
+    hash64,
+    hash_keys,
+    murmur2,
+    partition_for_key,
+)
+from stratalog.kernel._record import walk_records  # noqa: E402
+from stratalog.kernel._scan import assign_offsets, index_batches, plan_run, scan_batches  # noqa: E402
+
+__all__ = [
+    "MODULES",
+    "assign_offsets",
+    "compiled",
+    "crc32c",
+    "crc32c_combine",
+    "decode_columns",
+    "decode_tuples",
+    "encode_columns",
+    "encode_one",
+    "encode_tuples",
+    "hash64",
+    "hash_keys",
+    "index_batches",
+    "murmur2",
+    "partition_for_key",
+    "plan_run",
+    "scan_batches",
+    "use_error",
+    "walk_records",
+]

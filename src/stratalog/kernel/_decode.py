@@ -1,0 +1,397 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+# cython: freethreading_compatible=True
+"""Records of batches turned into Arrow buffers or into tuples.
+
+Both entry points go over rows of the header table that ``_scan`` made, and leave every check of a record's
+bytes to ``_record``. For uncompressed batches the records lie in the source at the row's position
+(``body`` < 0), and one call takes a run of batches; a decompressed batch is its own source, from byte
+``body`` to the end. ``bounds`` are first and last offset, first and last timestamp, all inclusive.
+One source, compiled by Cython or run as it is.
+"""
+
+import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+    from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
+    from cython.cimports.libc.string import memcpy
+    from cython.cimports.stratalog.kernel._record import body_end, read_record, read_varint, wanted
+    from cython.cimports.stratalog.kernel.native import stratalog_new_tuple, stratalog_set_item
+else:
+    from stratalog.kernel._record import body_end, read_record, read_varint, wanted
+
+WANT_KEY, WANT_VALUE, WANT_OFFSET, WANT_TIMESTAMP, WANT_TYPE, WANT_HEADERS = 1, 2, 4, 8, 16, 32
+
+# Slots of `state`, beside 0 code, 1 row, 2 record: what decode_columns has filled so far.
+ROWS, KEY_BYTES, VALUE_BYTES, KEY_NULLS, VALUE_NULLS = 8, 9, 10, 11, 12
+HEADER_ROWS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, HEADER_NULLS, HEADER_NOT_ASCII = 13, 14, 15, 16, 17
+STATE_SIZE = 24
+
+
+def decode_tuples(
+    source: cython.const[cython.uchar][::1],
+    table: cython.const[cython.longlong][::1],
+    row: cython.Py_ssize_t,
+    end_row: cython.Py_ssize_t,
+    body: cython.Py_ssize_t,
+    bounds: cython.const[cython.longlong][::1],
+    skip: cython.const[cython.uchar][::1],
+    cls: type,
+    topic: str,
+    partition: int,
+    out: list,
+    state: cython.longlong[::1],
+) -> cython.int:
+    """Append a ``cls(value, key, headers, timestamp, offset, partition, timestamp_type, topic)`` per record."""
+    src: cython.pointer[cython.const[cython.uchar]]
+    t: cython.pointer[cython.const[cython.longlong]]
+    b: cython.pointer[cython.const[cython.longlong]]
+    f = cython.declare(cython.longlong[9])
+    size: cython.Py_ssize_t = len(source)
+    r: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    n: cython.longlong = 0
+    previous: cython.longlong
+    timestamp: cython.longlong
+    code: cython.int = 0
+    masked: cython.bint = len(skip) > 0
+    if row < 0 or end_row * 14 > len(table) or (masked and len(skip) < end_row) or len(bounds) < 4:
+        raise ValueError("decode_tuples: rows outside the table")
+    if len(state) < 8 or (body >= 0 and end_row - row > 1):
+        raise ValueError("decode_tuples: rows outside the table")
+    if row >= end_row:
+        return 0
+    if size == 0:
+        state[0], state[1], state[2] = -12, row, 0
+        return -12
+    if cython.compiled:
+        src = cython.address(source[0])
+        t = cython.address(table[0])
+        b = cython.address(bounds[0])
+    else:
+        src, t, b, f = source, table, bounds, [0] * 9
+    create_time = 0
+    append_time = 1
+    empty = ()
+    r = row
+    while r < end_row:
+        i = r * 14
+        if not wanted(t, i, b) or (masked and skip[r]):
+            r += 1
+            continue
+        n = 0
+        end = body_end(t, i, body, size)
+        if end < 0:
+            code = -12
+            break
+        p = body if body >= 0 else cython.cast(cython.Py_ssize_t, t[i] + 61)
+        previous = -1
+        kind = append_time if t[i + 6] & 8 else create_time
+        while n < t[i + 4]:
+            p = read_record(src, p, end, f, t[i + 8])
+            if p < 0:
+                code = cython.cast(cython.int, p)
+                break
+            if f[1] <= previous or f[1] > t[i + 3] - t[i + 2]:
+                code = -10
+                break
+            previous = f[1]
+            n += 1
+            timestamp = t[i + 9] if t[i + 6] & 8 else f[8]
+            if t[i + 2] + f[1] < b[0] or t[i + 2] + f[1] > b[1] or timestamp < b[2] or timestamp > b[3]:
+                continue
+            value = None
+            key = None
+            if f[5] >= 0:
+                value = _bytes(src, f[4], f[5])
+            if f[3] >= 0:
+                key = _bytes(src, f[2], f[3])
+            headers = _headers(src, f[7], p, f[6]) if f[6] else empty
+            if cython.compiled:
+                made = stratalog_new_tuple(cls, 8)
+                stratalog_set_item(made, 0, value)
+                stratalog_set_item(made, 1, key)
+                stratalog_set_item(made, 2, headers)
+                stratalog_set_item(made, 3, timestamp)
+                stratalog_set_item(made, 4, t[i + 2] + f[1])
+                stratalog_set_item(made, 5, partition)
+                stratalog_set_item(made, 6, kind)
+                stratalog_set_item(made, 7, topic)
+                out.append(made)
+            else:
+                out.append(cls(value, key, headers, timestamp, t[i + 2] + f[1], partition, kind, topic))
+        if code:
+            break
+        if p != end:
+            code = -11
+            break
+        r += 1
+    if code:
+        state[0], state[1], state[2] = code, r, n
+    return code
+
+
+@cython.cfunc
+@cython.inline
+def _bytes(
+    src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, n: cython.Py_ssize_t
+) -> bytes:
+    if cython.compiled:
+        return PyBytes_FromStringAndSize(cython.cast(cython.p_char, src + p), n)
+    return bytes(src[p : p + n])
+
+
+@cython.cfunc
+def _headers(
+    src: cython.pointer[cython.const[cython.uchar]],
+    p: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+) -> tuple:
+    """Headers that ``read_record`` has checked, as (key, value) pairs; a key that is not UTF-8 is repaired."""
+    v: cython.ulonglong
+    n: cython.Py_ssize_t
+    made: list = []
+    for _ in range(count):
+        v, p = read_varint(src, p, stop, 5)
+        n = cython.cast(cython.Py_ssize_t, v >> 1)
+        if cython.compiled:
+            key = PyUnicode_DecodeUTF8(cython.cast(cython.p_char, src + p), n, "replace")
+        else:
+            key = bytes(src[p : p + n]).decode("utf-8", "replace")
+        p += n
+        v, p = read_varint(src, p, stop, 5)
+        value = None
+        if not v & 1:
+            n = cython.cast(cython.Py_ssize_t, v >> 1)
+            value = _bytes(src, p, n)
+            p += n
+        made.append((key, value))
+    return tuple(made)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _copy(
+    target: cython.uchar[::1],
+    at: cython.Py_ssize_t,
+    src: cython.pointer[cython.const[cython.uchar]],
+    p: cython.Py_ssize_t,
+    n: cython.Py_ssize_t,
+) -> cython.int:
+    if cython.compiled:
+        memcpy(cython.address(target[at]), src + p, n)
+    else:
+        target[at : at + n] = src[p : p + n]
+    return 0
+
+
+def decode_columns(
+    source: cython.const[cython.uchar][::1],
+    table: cython.const[cython.longlong][::1],
+    row: cython.Py_ssize_t,
+    end_row: cython.Py_ssize_t,
+    body: cython.Py_ssize_t,
+    bounds: cython.const[cython.longlong][::1],
+    skip: cython.const[cython.uchar][::1],
+    want: cython.int,
+    offsets: cython.longlong[::1],
+    timestamps: cython.longlong[::1],
+    types: cython.int[::1],
+    key_ends: cython.int[::1],
+    key_data: cython.uchar[::1],
+    key_valid: cython.uchar[::1],
+    value_ends: cython.int[::1],
+    value_data: cython.uchar[::1],
+    value_valid: cython.uchar[::1],
+    header_ends: cython.int[::1],
+    header_key_ends: cython.int[::1],
+    header_key_data: cython.uchar[::1],
+    header_value_ends: cython.int[::1],
+    header_value_data: cython.uchar[::1],
+    header_value_valid: cython.uchar[::1],
+    state: cython.longlong[::1],
+) -> cython.int:
+    """Go on filling Arrow buffers with the columns in ``want``; buffers of other columns may be empty.
+
+    ``…_ends`` are Arrow offsets whose first element, 0, is already there; ``…_valid`` are validity bitmaps,
+    all ones, in which nulls are cleared. ``state`` carries on from call to call. Returns 0 or a code; ROOM
+    and HEADER_ROOM mean that a buffer was too small (nothing is written past an end).
+    """
+    src: cython.pointer[cython.const[cython.uchar]]
+    t: cython.pointer[cython.const[cython.longlong]]
+    b: cython.pointer[cython.const[cython.longlong]]
+    f = cython.declare(cython.longlong[9])
+    size: cython.Py_ssize_t = len(source)
+    r: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    q: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    length: cython.Py_ssize_t
+    v: cython.ulonglong
+    n: cython.longlong = 0
+    h: cython.longlong
+    previous: cython.longlong
+    timestamp: cython.longlong
+    code: cython.int = 0
+    masked: cython.bint = len(skip) > 0
+    room: cython.Py_ssize_t = 0x7FFFFFFE
+    header_room: cython.Py_ssize_t = 0
+    at: cython.Py_ssize_t = state[8]
+    key_at: cython.Py_ssize_t = state[9]
+    value_at: cython.Py_ssize_t = state[10]
+    header_at: cython.Py_ssize_t = state[13]
+    header_key_at: cython.Py_ssize_t = state[14]
+    header_value_at: cython.Py_ssize_t = state[15]
+    nulls: cython.longlong = state[11]
+    value_nulls: cython.longlong = state[12]
+    high: cython.int = 0
+    if row < 0 or end_row * 14 > len(table) or (masked and len(skip) < end_row) or len(bounds) < 4:
+        raise ValueError("decode_columns: rows outside the table")
+    if len(state) < 24 or (body >= 0 and end_row - row > 1):
+        raise ValueError("decode_columns: rows outside the table")
+    if row >= end_row:
+        return 0
+    if size == 0:
+        state[0], state[1], state[2] = -12, row, 0
+        return -12
+    if want & 4:
+        room = min(room, len(offsets))
+    if want & 8:
+        room = min(room, len(timestamps))
+    if want & 16:
+        room = min(room, len(types))
+    if want & 1:
+        room = min(room, len(key_ends) - 1, len(key_valid) * 8)
+    if want & 2:
+        room = min(room, len(value_ends) - 1, len(value_valid) * 8)
+    if want & 32:
+        room = min(room, len(header_ends) - 1)
+        header_room = min(len(header_key_ends) - 1, len(header_value_ends) - 1, len(header_value_valid) * 8)
+    if cython.compiled:
+        src = cython.address(source[0])
+        t = cython.address(table[0])
+        b = cython.address(bounds[0])
+    else:
+        src, t, b, f = source, table, bounds, [0] * 9
+    r = row
+    with cython.nogil:
+        while r < end_row:
+            i = r * 14
+            if not wanted(t, i, b) or (masked and skip[r]):
+                r += 1
+                continue
+            n = 0
+            end = body_end(t, i, body, size)
+            if end < 0:
+                code = -12
+                break
+            p = body if body >= 0 else cython.cast(cython.Py_ssize_t, t[i] + 61)
+            previous = -1
+            while n < t[i + 4]:
+                p = read_record(src, p, end, f, t[i + 8])
+                if p < 0:
+                    code = cython.cast(cython.int, p)
+                    break
+                if f[1] <= previous or f[1] > t[i + 3] - t[i + 2]:
+                    code = -10
+                    break
+                previous = f[1]
+                n += 1
+                timestamp = t[i + 9] if t[i + 6] & 8 else f[8]
+                if t[i + 2] + f[1] < b[0] or t[i + 2] + f[1] > b[1] or timestamp < b[2] or timestamp > b[3]:
+                    continue
+                if at >= room:
+                    code = -16
+                    break
+                if want & 4:
+                    offsets[at] = t[i + 2] + f[1]
+                if want & 8:
+                    timestamps[at] = timestamp
+                if want & 16:
+                    types[at] = 1 if t[i + 6] & 8 else 0
+                if want & 1:
+                    if f[3] < 0:
+                        key_valid[at >> 3] &= 0xFF ^ (1 << (at & 7))
+                        nulls += 1
+                    elif f[3] > 0:
+                        if f[3] > len(key_data) - key_at:
+                            code = -16
+                            break
+                        _copy(key_data, key_at, src, f[2], f[3])
+                        key_at += f[3]
+                    key_ends[at + 1] = cython.cast(cython.int, key_at)
+                if want & 2:
+                    if f[5] < 0:
+                        value_valid[at >> 3] &= 0xFF ^ (1 << (at & 7))
+                        value_nulls += 1
+                    elif f[5] > 0:
+                        if f[5] > len(value_data) - value_at:
+                            code = -16
+                            break
+                        _copy(value_data, value_at, src, f[4], f[5])
+                        value_at += f[5]
+                    value_ends[at + 1] = cython.cast(cython.int, value_at)
+                if want & 32:
+                    q = f[7]
+                    h = f[6]
+                    if h > header_room - header_at:
+                        code = -17
+                        break
+                    while h > 0:  # read_record has checked every number here
+                        h -= 1
+                        v, q = read_varint(src, q, p, 5)
+                        length = cython.cast(cython.Py_ssize_t, v >> 1)
+                        if length > len(header_key_data) - header_key_at:
+                            code = -17
+                            break
+                        if length > 0:
+                            _copy(header_key_data, header_key_at, src, q, length)
+                            for j in range(length):
+                                high |= src[q + j]
+                            header_key_at += length
+                            q += length
+                        header_key_ends[header_at + 1] = cython.cast(cython.int, header_key_at)
+                        v, q = read_varint(src, q, p, 5)
+                        if v & 1:
+                            header_value_valid[header_at >> 3] &= 0xFF ^ (1 << (header_at & 7))
+                            state[16] += 1
+                        elif v > 0:
+                            length = cython.cast(cython.Py_ssize_t, v >> 1)
+                            if length > len(header_value_data) - header_value_at:
+                                code = -17
+                                break
+                            _copy(header_value_data, header_value_at, src, q, length)
+                            header_value_at += length
+                            q += length
+                        header_value_ends[header_at + 1] = cython.cast(cython.int, header_value_at)
+                        header_at += 1
+                    if code:
+                        break
+                    header_ends[at + 1] = cython.cast(cython.int, header_at)
+                at += 1
+            if code:
+                break
+            if p != end:
+                code = -11
+                break
+            r += 1
+    state[8] = at
+    state[9] = key_at
+    state[10] = value_at
+    state[11] = nulls
+    state[12] = value_nulls
+    state[13] = header_at
+    state[14] = header_key_at
+    state[15] = header_value_at
+    if high & 0x80:
+        state[17] = 1
+    if code:
+        state[0], state[1], state[2] = code, r, n
+    return code

@@ -1,0 +1,414 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+# cython: freethreading_compatible=True
+"""Batch headers: found, checked and put in a table; indexed; patched in place.
+
+The table is int64, ``WIDTH`` numbers a batch, columns ``POSITION`` … ``BASE_SEQUENCE``. Nothing here looks
+inside a batch's records. One source, compiled by Cython or run as it is; every read is checked against
+the end of the buffer first, whatever the bytes say.
+
+    0         8       12       16    17   21          23               27              35
+    baseOffset length  epoch    magic crc  attributes  lastOffsetDelta  baseTimestamp   maxTimestamp
+    43          51             53            57      61
+    producerId  producerEpoch  baseSequence  count   records …
+"""
+
+import cython
+
+if cython.compiled:
+    from cython.cimports.stratalog.kernel.native import (
+        stratalog_be32,
+        stratalog_be64,
+        stratalog_crc,
+        stratalog_native_init,
+        stratalog_put32,
+        stratalog_put64,
+    )
+
+    stratalog_native_init()
+else:
+    from crc32c import crc32c as _package_crc32c
+
+HEADER_SIZE = 61
+WIDTH = 14
+# so that no last offset leaves 63 bits
+HIGHEST_BASE = cython.declare(cython.longlong, 0x7FFFFFFF00000000)
+
+# Why a scan stopped. From LENGTH on: the batch at the end position is wrong, and how.
+END, PARTIAL, ZERO, FULL = 0, 1, 2, 3
+LENGTH, MAGIC, CODEC, BASE_OFFSET, LAST_OFFSET, COUNT, GAP, ORDER, CRC = 10, 11, 12, 13, 14, 15, 16, 17, 18
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _i64(src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t) -> cython.longlong:
+    if cython.compiled:
+        return cython.cast(cython.longlong, stratalog_be64(src + p))
+    return int.from_bytes(src[p : p + 8], "big", signed=True)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _i32(src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t) -> cython.int:
+    if cython.compiled:
+        return cython.cast(cython.int, stratalog_be32(src + p))
+    return int.from_bytes(src[p : p + 4], "big", signed=True)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _u32(src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t) -> cython.longlong:
+    if cython.compiled:
+        return stratalog_be32(src + p)
+    return int.from_bytes(src[p : p + 4], "big")
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _i16(src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t) -> cython.longlong:
+    if cython.compiled:
+        return cython.cast(cython.short, (src[p] << 8) | src[p + 1])
+    return int.from_bytes(src[p : p + 2], "big", signed=True)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _checksum(
+    src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.longlong:
+    if cython.compiled:
+        return stratalog_crc(0, src + p, end - p)
+    return _package_crc32c(src[p:end])
+
+
+def scan_batches(
+    source: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    check_crc: cython.bint,
+    contiguous: cython.bint,
+    table: cython.longlong[::1],
+    row: cython.Py_ssize_t,
+    info: cython.longlong[::1],
+):
+    """Read batch headers of source[start:end] into ``table`` from ``row`` on; return the next free row.
+
+    ``info``: 0 out: why it stopped; 1 out: the position after the last good batch; 2 out: bytes needed
+    (PARTIAL); 3 in/out: the lowest base offset allowed next (the only one, when ``contiguous``);
+    4, 5 out: the numbers behind an error; 6 in/out: records outside control batches; 7 in/out: largest timestamp;
+    8 in/out: batches of producers with an id.
+    """
+    src: cython.pointer[cython.const[cython.uchar]]
+    out: cython.pointer[cython.longlong]
+    p: cython.Py_ssize_t = start
+    rows: cython.Py_ssize_t = len(table) // 14
+    i: cython.Py_ssize_t
+    size: cython.longlong
+    base: cython.longlong
+    delta: cython.longlong
+    count: cython.longlong
+    floor: cython.longlong
+    records: cython.longlong
+    largest: cython.longlong
+    attributes: cython.longlong
+    crc: cython.longlong
+    code: cython.int = 0
+    if start < 0 or end > len(source) or start > end or len(info) < 9 or row < 0:
+        raise ValueError("scan_batches: range outside the buffer")
+    info[0] = 0
+    info[1] = start
+    info[2] = 0
+    if start == end:
+        return row
+    if rows <= row:
+        info[0] = 3
+        return row
+    if cython.compiled:
+        src = cython.address(source[0])
+        out = cython.address(table[0])
+    else:
+        src = source
+        out = table
+    floor = info[3]
+    records = info[6]
+    largest = info[7]
+    with cython.nogil:
+        while p < end:
+            if end - p < 12:
+                code = 1
+                info[2] = 61
+                break
+            size = cython.cast(cython.longlong, _i32(src, p + 8)) + 12
+            if size == 12:
+                code = 2
+                for i in range(min(61, end - p)):
+                    if src[p + i]:
+                        code = 10
+                        break
+                break
+            if size < 61 and (size < 26 or end - p < 17 or src[p + 16] == 2):  # an older message may be shorter
+                code = 10
+                info[4] = size - 12
+                break
+            if end - p >= 17 and src[p + 16] != 2:
+                code = 11
+                info[4] = src[p + 16]
+                info[5] = size
+                break
+            if end - p < 61:
+                code = 1
+                info[2] = 61
+                break
+            base = _i64(src, p)
+            attributes = _i16(src, p + 21)
+            delta = _i32(src, p + 23)
+            count = _i32(src, p + 57)
+            if base < 0 or base > HIGHEST_BASE:
+                code = 13
+                info[4] = base
+                break
+            if delta < 0:
+                code = 14
+                info[4] = delta
+                break
+            if count < 0 or count > delta + 1 or (not attributes & 7 and count * 7 > size - 61):
+                code = 15
+                info[4] = count
+                break
+            if base != floor:
+                if contiguous or base < floor:
+                    code = 16 if contiguous else 17
+                    info[4] = floor
+                    info[5] = base
+                    break
+            if size > end - p:
+                code = 1
+                info[2] = size
+                break
+            crc = _u32(src, p + 17)
+            if check_crc:
+                info[5] = _checksum(src, p + 21, p + size)
+                if info[5] != crc:
+                    code = 18
+                    info[4] = crc
+                    break
+            if attributes & 7 > 4:
+                code = 12
+                info[4] = attributes & 7
+                break
+            if row >= rows:
+                code = 3
+                break
+            i = row * 14
+            out[i] = p
+            out[i + 1] = size
+            out[i + 2] = base
+            out[i + 3] = base + delta
+            out[i + 4] = count
+            out[i + 5] = _i32(src, p + 12)
+            out[i + 6] = attributes
+            out[i + 7] = crc
+            out[i + 8] = _i64(src, p + 27)
+            out[i + 9] = _i64(src, p + 35)
+            out[i + 10] = -1
+            out[i + 11] = _i64(src, p + 43)
+            out[i + 12] = _i16(src, p + 51)
+            out[i + 13] = _i32(src, p + 53)
+            if not attributes & 0x20:
+                records += count
+            if out[i + 11] >= 0:
+                info[8] += 1
+            if out[i + 9] > largest:
+                largest = out[i + 9]
+            floor = base + delta + 1
+            row += 1
+            p += size
+    info[0] = code
+    info[1] = p
+    info[3] = floor
+    info[6] = records
+    info[7] = largest
+    return row
+
+
+def plan_run(
+    table: cython.const[cython.longlong][::1],
+    row: cython.Py_ssize_t,
+    end_row: cython.Py_ssize_t,
+    bounds: cython.const[cython.longlong][::1],
+    skip: cython.const[cython.uchar][::1],
+    max_bytes: cython.longlong,
+    out: cython.longlong[::1],
+):
+    """Find the next rows to decode together.
+
+    Passes over batches that hold nothing wanted (control, empty, skipped, outside ``bounds``: first and last
+    offset, first and last timestamp, all inclusive). ``out``: 0 first row, 1 row after the last, 2 records,
+    3 bytes of records as stored, 4 codec. A run is one compressed batch, or uncompressed ones of about
+    ``max_bytes``; at least one batch unless nothing is left (first == last).
+    """
+    i: cython.Py_ssize_t
+    codec: cython.longlong
+    records: cython.longlong = 0
+    stored: cython.longlong = 0
+    first: cython.Py_ssize_t = -1
+    masked: cython.bint = len(skip) > 0
+    if row < 0 or end_row * 14 > len(table) or (masked and len(skip) < end_row) or len(bounds) < 4 or len(out) < 5:
+        raise ValueError("plan_run: rows outside the table")
+    out[4] = 0
+    while row < end_row:
+        i = row * 14
+        if (
+            table[i + 6] & 0x20
+            or table[i + 4] == 0
+            or table[i + 3] < bounds[0]
+            or table[i + 2] > bounds[1]
+            or table[i + 9] < bounds[2]
+            or (table[i + 6] & 8 and table[i + 9] > bounds[3])
+            or (masked and skip[row])
+        ):
+            row += 1
+            continue
+        codec = table[i + 6] & 7
+        if first >= 0 and (codec or stored + table[i + 1] > max_bytes):
+            break
+        if first < 0:
+            first = row
+        records += table[i + 4]
+        stored += table[i + 1] - 61
+        row += 1
+        if codec:
+            out[4] = codec
+            break
+    out[0] = first if first >= 0 else row
+    out[1] = row
+    out[2] = records
+    out[3] = stored
+    return first >= 0
+
+
+def index_batches(
+    table: cython.const[cython.longlong][::1],
+    rows: cython.Py_ssize_t,
+    interval_bytes: cython.longlong,
+    base_position: cython.longlong,
+    state: cython.longlong[::1],
+    out: cython.longlong[::1],
+) -> cython.Py_ssize_t:
+    """Kafka's LogSegment.append rule for each batch in turn; fills (offset, position, timestamp, its offset).
+
+    ``state``: 0 bytes since the last entry, 1 largest timestamp, 2 the last offset of the batch holding it.
+    Returns how many entries were written to ``out``, which holds four numbers a batch.
+    """
+    r: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    n: cython.Py_ssize_t = 0
+    if rows < 0 or rows * 14 > len(table) or len(state) < 3:
+        raise ValueError("index_batches: rows outside the table")
+    for r in range(rows):
+        i = r * 14
+        if table[i + 9] > state[1]:
+            state[1] = table[i + 9]
+            state[2] = table[i + 3]
+        if state[0] > interval_bytes:
+            if (n + 1) * 4 > len(out):
+                raise ValueError("index_batches: no room for an entry")
+            out[n * 4] = table[i + 3]
+            out[n * 4 + 1] = base_position + table[i]
+            out[n * 4 + 2] = state[1]
+            out[n * 4 + 3] = state[2]
+            n += 1
+            state[0] = 0
+        state[0] += table[i + 1]
+    return n
+
+
+def assign_offsets(
+    target: cython.uchar[::1],
+    table: cython.longlong[::1],
+    rows: cython.Py_ssize_t,
+    base_offset: cython.longlong,
+    leader_epoch: cython.int,
+    append_time: cython.bint,
+    append_time_ms: cython.longlong,
+):
+    """Write offsets and leader epoch into the batches of ``target``; return the next offset.
+
+    The largest timestamp and the timestamp type are brought in line with the table (with ``append_time``:
+    LogAppendTime and ``append_time_ms``); only where that changes bytes is the CRC computed again.
+    """
+    r: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    size: cython.longlong
+    attributes: cython.longlong
+    largest: cython.longlong
+    src: cython.pointer[cython.uchar]
+    if rows < 0 or rows * 14 > len(table):
+        raise ValueError("assign_offsets: rows outside the table")
+    if rows == 0:
+        return base_offset
+    if len(target) < 61:
+        raise ValueError("assign_offsets: batch outside the buffer")
+    if cython.compiled:
+        src = cython.address(target[0])
+    else:
+        src = target
+    for r in range(rows):
+        i = r * 14
+        p = table[i]
+        size = table[i + 1]
+        if p < 0 or size < 61 or size > len(target) - p:
+            raise ValueError("assign_offsets: batch outside the buffer")
+        _put64(src, p, base_offset)
+        _put32(src, p + 12, leader_epoch)
+        attributes = table[i + 6] & ~8
+        largest = table[i + 9]
+        if append_time:
+            attributes |= 8
+            largest = append_time_ms
+            table[i + 10] = largest
+        table[i + 5] = leader_epoch
+        table[i + 3] += base_offset - table[i + 2]
+        table[i + 2] = base_offset
+        table[i + 6] = attributes
+        table[i + 9] = largest
+        if _i16(src, p + 21) != attributes or _i64(src, p + 35) != largest:
+            src[p + 21] = (attributes >> 8) & 0xFF
+            src[p + 22] = attributes & 0xFF
+            _put64(src, p + 35, largest)
+            table[i + 7] = _checksum(src, p + 21, p + size)
+            _put32(src, p + 17, table[i + 7])
+        base_offset = table[i + 3] + 1
+    return base_offset
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put64(src: cython.pointer[cython.uchar], p: cython.Py_ssize_t, value: cython.longlong) -> cython.int:
+    if cython.compiled:
+        stratalog_put64(src + p, value)
+    else:
+        src[p : p + 8] = (value & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "big")
+    return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put32(src: cython.pointer[cython.uchar], p: cython.Py_ssize_t, value: cython.longlong) -> cython.int:
+    if cython.compiled:
+        stratalog_put32(src + p, value)
+    else:
+        src[p : p + 4] = (value & 0xFFFFFFFF).to_bytes(4, "big")
+    return 0

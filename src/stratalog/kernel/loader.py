@@ -1,0 +1,86 @@
+"""Which kernel runs: the compiled one, or the same sources interpreted.
+
+A module of the kernel is one file ``_name.py``. Where its extension was built, a plain import finds the
+extension; otherwise, or when ``STRATALOG_PURE=1`` is set, the source is run as it is, with a stand-in for
+the ``cython`` module. Touches nothing but the import system.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from types import ModuleType
+
+from stratalog.kernel import standin
+
+_HERE = Path(__file__).parent
+
+
+@contextmanager
+def _cython_standin() -> Iterator[None]:
+    before = sys.modules.get("cython")
+    sys.modules["cython"] = standin
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.modules["cython"]
+        else:
+            sys.modules["cython"] = before
+
+
+def _run_source(name: str, full: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(full, _HERE / f"{name}.py")
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no kernel source {name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[full] = module
+    try:
+        with _cython_standin():
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[full]
+        raise
+    return module
+
+
+def interpreted(*names: str) -> dict[str, ModuleType]:
+    """The interpreted form of kernel modules beside whatever the program runs; for comparing the two.
+
+    Modules that use others must come after them.
+    """
+    before = {full: sys.modules.get(full) for full in map(_full, names)}
+    try:
+        return {name: _run_source(name, _full(name)) for name in names}
+    finally:
+        for full, module in before.items():
+            if module is not None:
+                sys.modules[full] = module
+            else:
+                sys.modules.pop(full, None)
+
+
+def _full(name: str) -> str:
+    return f"stratalog.kernel.{name}"
+
+
+def prepare(*names: str) -> bool:
+    """Make ``from stratalog.kernel._name import …`` find the right form of each module.
+
+    To be called before that import, a module that uses others after them. True when all are compiled.
+    """
+    pure = os.environ.get("STRATALOG_PURE") == "1"
+    compiled = True
+    for name in names:
+        built = any((_HERE / f"{name}{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
+        if built and not pure:
+            continue
+        compiled = False
+        if _full(name) not in sys.modules:
+            _run_source(name, _full(name))
+    return compiled

@@ -1,0 +1,281 @@
+"""The active segment: the one that grows, and what the writer keeps of it in memory.
+
+Index entries are collected in memory and written behind the log in small runs, never preallocated and
+never mapped; a crash loses entries, not records. When the segment is sealed everything derived from
+it is written at once: `.index`, `.timeindex`, `.seal`, `.keyindex`, and `.txnindex` where transactions
+were aborted.
+
+Crash policy: the `.log` is the truth. Entries past the synced end are rebuilt by recovery.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stratalog import kernel
+from stratalog.format import batch as batches
+from stratalog.format import keyindex, seal as seals, txn_index
+from stratalog.format.batch import BatchHeader, IndexState
+from stratalog.format.offset_index import OffsetIndex
+from stratalog.format.seal import Seal, SealBuilder
+from stratalog.format.time_index import TimeIndex
+from stratalog.format.txn_index import AbortedTxn
+from stratalog.fs import File
+from stratalog.log.context import LogContext
+from stratalog.log.keys import ActiveKeyIndex
+from stratalog.log.scanning import scan_file
+from stratalog.log.segment import Segment
+from stratalog.model import SegmentInfo, SegmentState
+
+WRITE_BEHIND_ENTRIES = 128
+"""Index entries gathered before they are written: one small write per half a megabyte of log."""
+
+
+class BatchFacts(NamedTuple):
+    """What the active segment must know about a batch it just took."""
+
+    size: int
+    base_offset: int
+    last_offset: int
+    count: int
+    min_timestamp: int
+    max_timestamp: int
+    data: bytes | bytearray | int
+    """The batch's bytes, or the CRC-32C of all of them where that is at hand."""
+
+
+class ActiveSegment(Segment):
+    """The last segment of a log that this process writes."""
+
+    __slots__ = (
+        "aborted_txns",
+        "bytes_since_entry",
+        "created_ms",
+        "file",
+        "first_timestamp",
+        "index",
+        "index_written",
+        "jitter_ms",
+        "keys",
+        "max_timestamp_so_far",
+        "offset_of_max_timestamp",
+        "sealer",
+        "times",
+        "times_written",
+    )
+
+    is_active = True
+
+    def __init__(
+        self,
+        context: LogContext,
+        directory: str,
+        topic: str,
+        partition: int,
+        base_offset: int,
+        *,
+        size: int,
+        next_offset: int,
+        created_ms: int,
+        jitter_ms: int = 0,
+        keyed: bool = False,
+    ) -> None:
+        super().__init__(
+            context, directory, topic, partition, base_offset, size=size, next_offset=next_offset
+        )
+        self.created_ms = created_ms
+        self.jitter_ms = jitter_ms
+        self.first_timestamp: int | None = None
+        self.index = OffsetIndex(base_offset)
+        self.times = TimeIndex(base_offset)
+        self.index_written = 0
+        self.times_written = 0
+        self.bytes_since_entry = 0
+        self.max_timestamp_so_far = -1
+        self.offset_of_max_timestamp = base_offset
+        self.sealer: SealBuilder | None = SealBuilder()
+        self.keys: ActiveKeyIndex | None = ActiveKeyIndex() if keyed else None
+        self.aborted_txns: list[AbortedTxn] = []
+        self.file: File | None = None
+
+    # -- what readers ask ----------------------------------------------------------------------
+
+    @property
+    def seal(self) -> Seal | None:
+        return None
+
+    @property
+    def contiguous(self) -> bool:
+        return True
+
+    def offset_index(self) -> OffsetIndex:
+        return self.index
+
+    def time_index(self) -> TimeIndex:
+        return self.times
+
+    def aborted(self) -> tuple[AbortedTxn, ...]:
+        return tuple(self.aborted_txns)
+
+    def max_timestamp(self) -> int | None:
+        return self.max_timestamp_so_far if self.max_timestamp_so_far >= 0 else None
+
+    def info(self, state: SegmentState | None = None) -> SegmentInfo:
+        next_offset = self.next_offset if self.next_offset is not None else self.base_offset
+        return SegmentInfo(
+            topic=self.topic,
+            partition=self.partition,
+            base_offset=self.base_offset,
+            next_offset=next_offset,
+            state=state or SegmentState.ACTIVE,
+            size_bytes=self.size,
+            path=self.path(),
+            max_timestamp=self.max_timestamp(),
+            records=next_offset - self.base_offset,
+        )
+
+    # -- what the writer does --------------------------------------------------------------------
+
+    def open_for_append(self) -> File:
+        """The log file for writing, pinned until `release_file`."""
+        if self.file is None:
+            self.file = self.context.handles.acquire(self.path(), "w")
+        return self.file
+
+    def release_file(self) -> None:
+        if self.file is not None:
+            self.context.handles.release(self.file)
+            self.file = None
+
+    def took(self, facts: BatchFacts, interval_bytes: int) -> None:
+        """Account for a batch that was written at the current end; the readable size grows last."""
+        position = self.size
+        if facts.max_timestamp > self.max_timestamp_so_far:
+            self.max_timestamp_so_far = facts.max_timestamp
+            self.offset_of_max_timestamp = facts.last_offset
+        if self.bytes_since_entry > interval_bytes:
+            self.index.append(facts.last_offset, position)
+            self.times.maybe_append(self.max_timestamp_so_far, self.offset_of_max_timestamp)
+            self.bytes_since_entry = 0
+        self.bytes_since_entry += facts.size
+        if self.first_timestamp is None:
+            self.first_timestamp = facts.max_timestamp
+        if self.sealer is not None:
+            self.sealer.add(
+                position,
+                facts.size,
+                facts.data,
+                facts.base_offset,
+                facts.last_offset,
+                facts.count,
+                facts.min_timestamp,
+                facts.max_timestamp,
+            )
+        self.size = position + facts.size
+        self.next_offset = facts.last_offset + 1
+
+    def add_aborted(self, txn: AbortedTxn) -> None:
+        """Remember an aborted transaction, in memory and behind the `.txnindex`."""
+        position = len(self.aborted_txns) * txn_index.ENTRY_SIZE
+        self.aborted_txns.append(txn)
+        self._append_file("txnindex", txn_index.pack([txn]), position)
+
+    def write_behind(self, *, force: bool = False) -> None:
+        """Write index entries not yet in their files; cheap, not synced."""
+        pending = len(self.index) - self.index_written
+        if pending and (force or pending >= WRITE_BEHIND_ENTRIES):
+            self._append_file("index", self.index.tail_bytes(self.index_written), self.index_written * 8)
+            self.index_written = len(self.index)
+            self._append_file("timeindex", self.times.tail_bytes(self.times_written), self.times_written * 12)
+            self.times_written = len(self.times)
+
+    def _append_file(self, kind: str, data: bytes, position: int) -> None:
+        file = self.context.fs.open(self.path(kind), "a")
+        try:
+            if data:
+                file.pwrite(data, position)
+        finally:
+            file.close()
+
+    def write_sidecars(self, *, keyed: bool) -> Seal:
+        """Everything derived from the log, whole, unsynced; called when the segment is sealed or closed."""
+        if self.max_timestamp_so_far >= 0:
+            self.times.maybe_append(self.max_timestamp_so_far, self.offset_of_max_timestamp)
+        if self.sealer is None or (keyed and self.keys is None):
+            self.sealer, keys = rebuild_facts(self, keyed=keyed)
+            self.keys = keys if keyed else self.keys
+        fs = self.context.fs
+        seal = self.sealer.build(cleaned=False)
+        fs.write_file(self.path("index"), self.index.to_bytes(), sync=False)
+        fs.write_file(self.path("timeindex"), self.times.to_bytes(), sync=False)
+        self.index_written, self.times_written = len(self.index), len(self.times)
+        if self.aborted_txns:
+            fs.write_file(self.path("txnindex"), txn_index.pack(self.aborted_txns), sync=False)
+        if keyed and self.keys is not None:
+            hashes, offsets = self.keys.sorted_arrays()
+            fs.write_file(
+                self.path("keyindex"),
+                keyindex.pack(hashes, offsets, self.base_offset, seal.size_bytes, seal.crc),
+                sync=False,
+            )
+        fs.write_file(self.path("seal"), seals.pack(seal), sync=False)
+        return seal
+
+    def sidecar_paths(self) -> list[str]:
+        """The files `write_sidecars` may have written, for syncing."""
+        kinds = ["index", "timeindex", "seal"]
+        if self.aborted_txns:
+            kinds.append("txnindex")
+        if self.keys is not None:
+            kinds.append("keyindex")
+        return [self.path(kind) for kind in kinds]
+
+    def sealed(self) -> Segment:
+        """The same segment as a sealed one."""
+        return Segment(
+            self.context,
+            self.directory,
+            self.topic,
+            self.partition,
+            self.base_offset,
+            size=self.size,
+            next_offset=self.next_offset,
+        )
+
+
+def rebuild_facts(
+    segment: Segment, *, keyed: bool, resume: Seal | None = None
+) -> tuple[SealBuilder, ActiveKeyIndex | None]:
+    """The seal's facts, and the keys when wanted, by one pass over the log (from ``resume`` on)."""
+    sealer = SealBuilder() if resume is None else SealBuilder.resume(resume)
+    keys = ActiveKeyIndex() if keyed else None
+    position = 0 if resume is None or keyed else resume.size_bytes
+    with segment.open_log() as file:
+        for at, data, scan in scan_file(file, position, segment.size, check_crc=True):
+            batches.measure(data, scan)
+            view = memoryview(data)
+            for header in scan:
+                if resume is None or at + header.position >= resume.size_bytes:
+                    add_header(sealer, header, at, view)
+            if keys is not None:
+                keys.extend(*batches.decode_keys(data, scan))
+    return sealer, keys
+
+
+def add_header(sealer: SealBuilder, header: BatchHeader, base_position: int, data: memoryview) -> None:
+    """One scanned and measured batch into a seal; ``data`` is the buffer the header was found in."""
+    sealer.add(
+        base_position + header.position,
+        header.size,
+        kernel.crc32c(data[header.position : header.position + header.size]),
+        header.base_offset,
+        header.last_offset,
+        0 if header.is_control else header.count,
+        header.min_timestamp,
+        header.max_timestamp,
+    )
+
+
+def index_state(active: ActiveSegment) -> IndexState:
+    """The active segment's indexing state for the kernel's loop."""
+    return IndexState(active.bytes_since_entry, active.max_timestamp_so_far, active.offset_of_max_timestamp)

@@ -1,0 +1,174 @@
+"""Verified reading of one segment: runs of whole, checked batches, a chunk of bytes at a time.
+
+What is checked depends on what can be known. Every batch: its CRC and its form. A contiguous segment
+(ours, never cleaned): each base offset follows from the one before, because base offsets lie outside
+the CRC. A cleaned segment of ours: the seal's CRC of each block, for the same reason. A cleaned
+segment of another broker: offsets increase, which is all that anybody can check.
+
+Damage raises `CorruptionError` naming the file and the byte. A live tail that another process is
+writing ends, without an error, at the last whole valid batch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from stratalog import kernel
+from stratalog.errors import CorruptionError, UnsupportedFormat
+from stratalog.format import batch as batches
+from stratalog.format.batch import HEADER_SIZE, Scan, Stop
+from stratalog.fs import File
+from stratalog.log.segment import Segment, Start
+
+FIRST_CHUNK = 16 << 10
+FULL_CHUNK = 1 << 20
+
+
+class Chunk(NamedTuple):
+    """Whole batches: ``scan`` describes ``data``, whose first byte is at ``position`` in the log."""
+
+    data: bytes
+    scan: Scan
+    position: int
+
+
+def read_chunks(
+    segment: Segment,
+    start: Start,
+    *,
+    end_position: int | None = None,
+    expect: int | None = None,
+    first_size: int = FIRST_CHUNK,
+    full_size: int = FULL_CHUNK,
+    live: bool = False,
+) -> Iterator[Chunk]:
+    """Chunks from ``start`` to ``end_position`` (the segment's readable size when None).
+
+    An index entry that does not meet its batch makes the segment rebuild its index, once, and the
+    reading start over from the segment's first byte. ``expect`` is the base offset the first batch must
+    have, when the seal told. ``live`` is for a tail under another writer.
+    """
+    if start.position > 0 and not segment.is_active:
+        seal = segment.seal
+        if seal is not None and not seal.contiguous:
+            starts = [block.position for block in seal.blocks]
+            at = bisect_right(starts, start.position) - 1
+            start = Start(starts[max(at, 0)] if starts else 0, None)
+    with segment.open_log() as file:
+        if start.last_offset is not None and not _meets(file, start):
+            segment.context.warn(f"{segment.path('index')}: does not meet the log; rebuilt from it")
+            segment.rebuild_indexes()
+            start = Start(0, None)
+        yield from _chunks(segment, file, start, end_position, expect, first_size, full_size, live)
+
+
+def _meets(file: File, start: Start) -> bool:
+    """True when the batch at the indexed position ends with the indexed offset."""
+    header = file.pread(HEADER_SIZE, start.position)
+    if len(header) < HEADER_SIZE:
+        return False
+    base_offset = int.from_bytes(header[0:8], "big", signed=True)
+    delta = int.from_bytes(header[23:27], "big", signed=True)
+    return header[16] == 2 and base_offset + delta == start.last_offset
+
+
+def _chunks(
+    segment: Segment,
+    file: File,
+    start: Start,
+    end_position: int | None,
+    first_base_offset: int | None,
+    size: int,
+    full_size: int,
+    live: bool,
+) -> Iterator[Chunk]:
+    contiguous = segment.contiguous
+    blocks = None
+    if not contiguous and not segment.is_active and segment.seal is not None:
+        blocks = _BlockCheck(segment)
+    position = start.position
+    expect: int | None = segment.base_offset if contiguous and position == 0 else None
+    if contiguous and first_base_offset is not None:
+        expect = first_base_offset
+    floor = segment.base_offset
+    needed = 0
+    while True:
+        limit = segment.size if end_position is None else min(end_position, segment.size)
+        if position >= limit:
+            return
+        want = max(size, needed)
+        if blocks is not None:
+            want = blocks.round_up(position, want)
+        data = file.pread(min(want, limit - position), position)
+        if blocks is not None:
+            blocks.check(data, position)
+        if contiguous and expect is None and len(data) >= 8:
+            expect = int.from_bytes(data[0:8], "big", signed=True)
+        scan = batches.scan(data, expect=expect)
+        if scan.n:
+            if scan.first_base_offset < floor:
+                if live:
+                    return
+                raise CorruptionError(
+                    f"base offset {scan.first_base_offset} where at least {floor} was due",
+                    path=segment.path(),
+                    position=position,
+                )
+            yield Chunk(data, scan, position)
+            floor = scan.last_offset + 1
+            expect = floor if contiguous else None
+            position += scan.end
+            needed = 0
+            size = min(size * 4, full_size)
+            if scan.stop in (Stop.END, Stop.FULL, Stop.PARTIAL):
+                if scan.stop is Stop.PARTIAL:
+                    needed = scan.needed
+                continue
+        if scan.stop is Stop.PARTIAL and position + scan.needed <= limit and len(data) < scan.needed:
+            needed = scan.needed
+            continue
+        if live or scan.stop in (Stop.ZERO, Stop.END):
+            if not live and scan.stop is Stop.ZERO and contiguous:
+                raise CorruptionError("zeros where a batch was due", path=segment.path(), position=position)
+            return
+        raise _error(segment, scan, position)
+
+
+def _error(segment: Segment, scan: Scan, position: int) -> CorruptionError | UnsupportedFormat:
+    if scan.stop is Stop.UNSUPPORTED:
+        return UnsupportedFormat(f"{segment.path()} at byte {position}: {scan.reason}")
+    reason = scan.reason
+    if scan.stop is Stop.PARTIAL:
+        reason = f"a batch of {scan.needed} bytes runs past the end of the segment"
+    return CorruptionError(reason, path=segment.path(), position=position)
+
+
+class _BlockCheck:
+    """The seal's block CRCs for a cleaned segment: reads are rounded to blocks and each is checked."""
+
+    def __init__(self, segment: Segment) -> None:
+        seal = segment.seal
+        assert seal is not None
+        self._path = segment.path()
+        self._blocks = seal.blocks
+        self._starts = [block.position for block in seal.blocks]
+        self._ends = [*self._starts[1:], seal.size_bytes]
+
+    def round_up(self, position: int, want: int) -> int:
+        at = bisect_right(self._starts, position + want - 1) - 1
+        return self._ends[at] - position if at >= 0 else want
+
+    def check(self, data: bytes, position: int) -> None:
+        view = memoryview(data)
+        at = bisect_right(self._starts, position) - 1
+        while 0 <= at < len(self._blocks):
+            start, end = self._starts[at] - position, self._ends[at] - position
+            if start >= len(data):
+                return
+            if start >= 0 and end <= len(data) and kernel.crc32c(view[start:end]) != self._blocks[at].crc:
+                raise CorruptionError(
+                    "a block does not match the segment's seal", path=self._path, position=position + start
+                )
+            at += 1

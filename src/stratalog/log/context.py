@@ -1,0 +1,94 @@
+"""What every part of a log needs from outside: files, handles, time, a place for warnings, a cache.
+
+Nothing here touches a disk by itself. Time comes in through `Clock`, never from `time.time()` in the
+middle of a policy, so that tests can move it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from stratalog.fs import FileSystem, HandleCache
+
+logger = logging.getLogger("stratalog")
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """Wall time for timestamps, monotonic time for intervals."""
+
+    def now_ms(self) -> int: ...
+
+    def monotonic_s(self) -> float: ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    __slots__ = ()
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+class SidecarCache:
+    """Parsed indexes and seals of sealed segments, least recently used out first.
+
+    Bounded by the bytes the entries stand for, so that 20,000 segments may be open while only the
+    ones being read cost memory. Entries are derived data: dropping one costs a re-read.
+    """
+
+    def __init__(self, limit_bytes: int = 64 << 20) -> None:
+        self._limit = limit_bytes
+        self._used = 0
+        self._entries: OrderedDict[tuple[str, str], tuple[object, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, path: str, kind: str, load: Callable[[], tuple[T, int]]) -> T:
+        """The cached value for (path, kind), loading it when absent. ``load`` returns (value, bytes)."""
+        key = (path, kind)
+        with self._lock:
+            hit = self._entries.get(key)
+            if hit is not None:
+                self._entries.move_to_end(key)
+                return hit[0]  # type: ignore[return-value]
+        value, cost = load()
+        with self._lock:
+            if key not in self._entries:
+                self._entries[key] = (value, cost + 256)
+                self._used += cost + 256
+            while self._used > self._limit and len(self._entries) > 1:
+                _, (_, dropped) = self._entries.popitem(last=False)
+                self._used -= dropped
+        return value
+
+    def forget(self, path: str) -> None:
+        """Drop what is cached of one segment."""
+        with self._lock:
+            for key in [key for key in self._entries if key[0] == path]:
+                self._used -= self._entries.pop(key)[1]
+
+
+def _log_warning(message: str) -> None:
+    logger.warning(message)
+
+
+@dataclass(frozen=True, slots=True)
+class LogContext:
+    """The world as a partition sees it; one per store, shared by all its partitions."""
+
+    fs: FileSystem
+    handles: HandleCache
+    clock: Clock = field(default_factory=SystemClock)
+    warn: Callable[[str], None] = _log_warning
+    cache: SidecarCache = field(default_factory=SidecarCache)

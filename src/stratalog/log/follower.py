@@ -1,0 +1,258 @@
+"""Reading a partition that another process writes: ours, or a running Kafka broker's.
+
+The view is a pure function of the directory, taken when two listings agree. Its last segment is live:
+it ends at the last whole batch with a right CRC or, where that process acknowledges only what is
+synced, at the high watermark it publishes in `stratalog.tail`. Looking again costs two stats while
+nothing changed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from stratalog.errors import FormatError
+from stratalog.format.offset_index import OffsetIndex
+from stratalog.format.seal import Seal
+from stratalog.format.tail import Tail
+from stratalog.format.time_index import TimeIndex
+from stratalog.format.txn_index import AbortedTxn
+from stratalog.log.context import LogContext
+from stratalog.log.listing import settled_view
+from stratalog.log.producers import ProducerState
+from stratalog.log.reader import Isolation
+from stratalog.log.replay import load_snapshot, replay
+from stratalog.log.scanning import scan_file
+from stratalog.log.segment import Segment
+from stratalog.log.tailfile import read_tail
+from stratalog.log.writer import aborted_in
+from stratalog.model import SegmentInfo, SegmentState
+
+POLL_S = 0.01
+STILL_NS = 50_000_000
+"""A directory changed less than this before it was listed may change again without its time moving."""
+
+
+class LiveSegment(Segment):
+    """The last segment of a log that somebody else is appending to."""
+
+    __slots__ = ("_index", "_index_size", "ours")
+
+    is_active = True
+
+    def __init__(self, segment: Segment, *, ours: bool) -> None:
+        super().__init__(
+            segment.context,
+            segment.directory,
+            segment.topic,
+            segment.partition,
+            segment.base_offset,
+            size=0,
+            next_offset=segment.base_offset,
+            suffix=segment.suffix,
+        )
+        self.ours = ours
+        self._index: OffsetIndex | None = None
+        self._index_size = -1
+
+    @property
+    def seal(self) -> Seal | None:
+        return None
+
+    @property
+    def contiguous(self) -> bool:
+        return self.ours
+
+    def offset_index(self) -> OffsetIndex:
+        """What the writer has written of its index so far; entries past our readable end are left out."""
+        if self._index is None or self.size > 2 * self._index_size:
+            try:
+                data = self.context.fs.read_file(self.path("index"))
+                self._index = OffsetIndex.parse(data, self.base_offset, max(self.size, 1))
+            except (FileNotFoundError, FormatError):
+                self._index = OffsetIndex(self.base_offset)
+            self._index_size = self.size
+        return self._index
+
+    def rebuild_indexes(self, interval_bytes: int = 4096) -> tuple[OffsetIndex, TimeIndex]:
+        self._index = OffsetIndex(self.base_offset)
+        return self._index, TimeIndex(self.base_offset)
+
+    def time_index(self) -> TimeIndex:
+        return TimeIndex(self.base_offset)
+
+    def aborted(self) -> tuple[AbortedTxn, ...]:
+        return self._load_aborted()[0]
+
+    def max_timestamp(self) -> int | None:
+        return None
+
+
+class PartitionFollower:
+    """The `LogView` of a directory. ``log_start`` tells the checkpointed log start offset."""
+
+    def __init__(
+        self,
+        context: LogContext,
+        directory: str,
+        topic: str,
+        partition: int,
+        *,
+        log_start: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.context = context
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self._log_start = log_start
+        self._lock = threading.RLock()
+        self._segments: tuple[Segment, ...] = ()
+        self._snapshots: tuple[int, ...] = ()
+        self._seen = (-1, -1)
+        self._tail: Tail | None = None
+        self._producers: tuple[ProducerState, int] | None = None
+        self.refresh()
+
+    # -- LogView ---------------------------------------------------------------------------------
+
+    @property
+    def log_start_offset(self) -> int:
+        segments = self._segments
+        return max(self._log_start(), segments[0].base_offset if segments else 0)
+
+    @property
+    def next_offset(self) -> int:
+        segments = self._segments
+        if not segments:
+            return self._log_start()
+        return segments[-1].next_offset or 0
+
+    def segments(self) -> tuple[Segment, ...]:
+        return self._segments
+
+    def is_live(self, segment: Segment) -> bool:
+        return segment.is_active
+
+    def end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
+        end = self.next_offset
+        tail = self._tail
+        if tail is not None and not tail.read_past_high_watermark:
+            end = min(end, max(tail.high_watermark, self.log_start_offset))
+        if isolation == "read_committed":
+            with self._lock:
+                return self._replayed(end).last_stable_offset(end)
+        return end
+
+    def aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        return aborted_in(self._segments, start, end)
+
+    def wait(self, offset: int, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.refresh()
+            if self.end_offset() >= offset:
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(POLL_S, left))
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Look again. Two stats when nothing changed."""
+        with self._lock:
+            self._tail = self._read_tail()
+            stat = self.context.fs.stat(self.directory)
+            seen = (stat.mtime_ns, stat.inode)
+            if seen != self._seen or not self._segments:
+                listed_at = time.time_ns()
+                self._list()
+                self._seen = seen if listed_at - stat.mtime_ns > STILL_NS else (-1, -1)
+            if self._segments:
+                self._extend(self._segments[-1])
+
+    def _read_tail(self) -> Tail | None:
+        try:
+            return read_tail(self.context.fs, self.directory)
+        except FormatError:
+            return None
+
+    def _list(self) -> None:
+        view = settled_view(self.context.fs, self.directory)
+        known = {(segment.base_offset, segment.suffix): segment for segment in self._segments}
+        found: list[Segment] = []
+        for files in view.segments:
+            old = known.get((files.base_offset, files.suffix))
+            if old is not None and not old.is_active and old.size == files.size:
+                found.append(old)
+                continue
+            segment = Segment(
+                self.context,
+                self.directory,
+                self.topic,
+                self.partition,
+                files.base_offset,
+                size=files.size,
+                suffix=files.suffix,
+            )
+            if old is not None:
+                segment.forget()
+            found.append(segment)
+        for segment, following in zip(found, found[1:], strict=False):
+            segment.next_offset = following.base_offset
+        if found:
+            last = found[-1]
+            live = known.get((last.base_offset, last.suffix))
+            found[-1] = live if isinstance(live, LiveSegment) else self._live(last)
+        self._segments = tuple(found)
+        self._snapshots = view.snapshots
+
+    def _live(self, segment: Segment) -> LiveSegment:
+        """The last segment, readable up to the last point that is known without scanning."""
+        tail = self._tail
+        live = LiveSegment(segment, ours=tail is not None)
+        if tail is not None and tail.synced_base == segment.base_offset and segment.size >= tail.synced_position:
+            live.size, live.next_offset = tail.synced_position, tail.synced_offset
+        return live
+
+    def _extend(self, segment: Segment) -> None:
+        """Let the live segment grow to the last whole valid batch."""
+        try:
+            with segment.open_log() as file:
+                size = file.size()
+                if size < segment.size:
+                    segment.size, segment.next_offset = 0, segment.base_offset
+                expect = segment.next_offset if segment.contiguous else None
+                for at, _, scan in scan_file(file, segment.size, size, check_crc=True, expect=expect):
+                    if scan.n == 0 or scan.first_base_offset < (segment.next_offset or 0):
+                        return
+                    segment.size = at + scan.end
+                    segment.next_offset = scan.last_offset + 1
+        except FileNotFoundError:
+            self._seen = (-1, -1)
+
+    def _replayed(self, end: int) -> ProducerState:
+        """Producer state as of ``end``, carried on from the last time it was asked for."""
+        if self._producers is None:
+            self._producers = load_snapshot(
+                self.context, self.directory, self._snapshots, end, expiration_ms=2**63 - 1
+            )
+        state, at = self._producers
+        if at < end:
+            replay(state, self._segments, at, end)
+            self._producers = (state, end)
+        return state
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    # -- facts -------------------------------------------------------------------------------------
+
+    def segment_infos(self) -> list[SegmentInfo]:
+        self.refresh()
+        segments: Sequence[Segment] = self._segments
+        return [
+            segment.info(SegmentState.ACTIVE if segment.is_active else None) for segment in segments
+        ]

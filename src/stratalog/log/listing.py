@@ -1,0 +1,85 @@
+"""Reading a partition directory, and settling it: the part of `view` that touches the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stratalog.errors import CorruptionError
+from stratalog.fs import FileSystem
+from stratalog.log.context import LogContext
+from stratalog.log.names import SWAP, segment_name
+from stratalog.log.scanning import scan_file
+from stratalog.log.segment import Segment
+from stratalog.log.view import Action, Delete, DirectoryView, Rename, agree, view_of
+
+LISTING_TRIES = 100
+
+
+def list_files(fs: FileSystem, directory: str) -> dict[str, int]:
+    """Names and sizes of the plain files in a partition directory; ones that vanish meanwhile are left out."""
+    found = {}
+    for name in fs.list_dir(directory):
+        try:
+            stat = fs.stat(f"{directory}/{name}")
+        except FileNotFoundError:
+            continue
+        if not stat.is_dir:
+            found[name] = stat.size
+    return found
+
+
+def settled_view(fs: FileSystem, directory: str) -> DirectoryView:
+    """What a reader may rely on: the meaning of two listings in a row that agree."""
+    before = list_files(fs, directory)
+    for _ in range(LISTING_TRIES):
+        now = list_files(fs, directory)
+        if agree(before, now):
+            break
+        before = now
+    return view_of(now)
+
+
+def run_actions(context: LogContext, directory: str, actions: Iterable[Action]) -> None:
+    """Carry out what a view found left over. Stopped anywhere, a new view leads to the same end."""
+    for action in actions:
+        if isinstance(action, Delete):
+            context.handles.forget(f"{directory}/{action.name}")
+            try:
+                context.fs.remove(f"{directory}/{action.name}")
+            except FileNotFoundError:
+                continue
+        elif isinstance(action, Rename):
+            source, target = f"{directory}/{action.source}", f"{directory}/{action.target}"
+            context.handles.forget(source)
+            context.handles.forget(target)
+            try:
+                context.fs.rename(source, target)
+            except FileNotFoundError:
+                continue
+        else:
+            context.fs.sync_dir(directory)
+
+
+def swap_end(context: LogContext, directory: str, base_offset: int) -> int:
+    """The offset after the last record of a `.swap` segment, by reading it.
+
+    A swap that does not check out to its last byte must not replace anything: `CorruptionError`.
+    """
+    path = f"{directory}/{segment_name(base_offset)}.log{SWAP}"
+    segment = Segment(
+        context, directory, "", 0, base_offset, size=context.fs.stat(path).size, suffix=SWAP
+    )
+    end, position = base_offset, 0
+    with segment.open_log() as file:
+        for at, _, scan in scan_file(file, 0, segment.size, check_crc=True):
+            if scan.n:
+                end, position = scan.last_offset + 1, at + scan.end
+    segment.forget()
+    if position < segment.size:
+        raise CorruptionError(
+            "a segment waiting to be swapped in is damaged; the ones it replaces are still there: remove the"
+            " .swap files to keep those",
+            path=segment.path(),
+            position=position,
+        )
+    return end

@@ -1,0 +1,459 @@
+"""Opening a partition for writing: settle what an earlier life left, find the end, cut a torn tail.
+
+After a clean stop nothing is scanned. After a crash only what lies past the synced end is: every batch
+there must check out and follow the one before; at the first that does not, the log is cut, and what lay
+behind, later segments included, is saved as `.torn` and synced before anything is truncated. Below the
+synced end nothing is ever cut: damage there is corruption, which readers name and `repair` may give up.
+
+Recovery can itself be cut short at any call: it only ever derives the same decisions again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stratalog.config import TopicConfig
+from stratalog.errors import CorruptionError, FormatError, UnsupportedFormat
+from stratalog.format import batch as batches, checkpoints
+from stratalog.format.batch import Stop
+from stratalog.format.seal import SealBuilder, parse as parse_seal
+from stratalog.format.tail import Tail
+from stratalog.format.txn_index import AbortedTxn
+from stratalog.log import names
+from stratalog.log.active import ActiveSegment, add_header, index_state
+from stratalog.log.context import LogContext
+from stratalog.log.listing import list_files, run_actions, swap_end
+from stratalog.log.replay import replay_producers
+from stratalog.log.roll import jitter_ms, reopened_created_ms
+from stratalog.log.scanning import SCAN_BYTES, scan_file
+from stratalog.log.segment import Segment
+from stratalog.log.sync import SyncedEnd
+from stratalog.log.tailfile import read_tail
+from stratalog.log.view import DirectoryView, view_of
+from stratalog.log.writer import WriterState
+
+SEAL_AT_ONCE_BATCHES = 20_000
+"""Up to so many recovered batches are accounted for at once; past it sealing does it, in one pass."""
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening a partition found and did, for logs and for `stratalog verify`."""
+
+    directory: str
+    scanned_bytes: int = 0
+    cuts: list[str] = field(default_factory=list)
+    """A line for each tail that was cut, with where it was saved."""
+    damages: list[str] = field(default_factory=list)
+    """A line for each thing missing below the synced end."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAs:
+    """What the store knows about the partition from its root files."""
+
+    clean: bool = False
+    """The last writer stopped in order."""
+    foreign: bool = False
+    """The last writer was not this library: its word counts, our tail and seals may be stale."""
+    recovery_point: int | None = None
+    log_start_offset: int = 0
+    producer_expiration_ms: int = 86_400_000
+
+
+def open_partition(
+    context: LogContext, directory: str, topic: str, partition: int, config: TopicConfig, how: OpenAs
+) -> tuple[WriterState, RecoveryReport]:
+    """Everything the writer needs, after settling the directory. Raises what the filesystem raises."""
+    return _Recovery(context, directory, topic, partition, config, how).run()
+
+
+class _Recovery:
+    def __init__(
+        self,
+        context: LogContext,
+        directory: str,
+        topic: str,
+        partition: int,
+        config: TopicConfig,
+        how: OpenAs,
+    ) -> None:
+        self.context = context
+        self.fs = context.fs
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.config = config
+        self.how = how
+        self.report = RecoveryReport(directory)
+
+    def run(self) -> tuple[WriterState, RecoveryReport]:
+        view = self._settle()
+        tail = self._read_tail(view)
+        segments = self._segments(view)
+        if not segments:
+            first = max(self.how.log_start_offset, 0 if tail is None else tail.synced_offset)
+            segments = [self._create(first)]
+        trusted = self._trusted(segments, tail)
+        active, unsynced, end = self._find_end(segments, trusted)
+        keep = end.offset if tail is None else max(end.offset, tail.synced_offset, tail.high_watermark)
+        if keep > end.offset:
+            # These offsets were acknowledged or seen and their records are gone: never give them out again.
+            if tail is not None and tail.synced_offset > end.offset:
+                self._damage(f"offsets {end.offset} to {tail.synced_offset - 1} were synced and are missing")
+            active, unsynced = self._skip_to(segments, active, unsynced, keep)
+            end = SyncedEnd(active.base_offset, 0, keep)
+        producers = replay_producers(
+            self.context,
+            self.directory,
+            [*(segment for segment in segments if not segment.is_active), active],
+            view.snapshots,
+            end.offset,
+            trusted_offset=None if tail is None or tail.producers or self.how.foreign else trusted.offset,
+            expiration_ms=self.how.producer_expiration_ms,
+            active=active,
+        )
+        log_start = max(self.how.log_start_offset, segments[0].base_offset)
+        state = WriterState(
+            sealed=tuple(segment for segment in segments if segment.base_offset < active.base_offset),
+            active=active,
+            log_start_offset=min(log_start, end.offset),
+            synced=trusted,
+            producers=producers,
+            leader_epoch=self._leader_epoch(),
+            tail=tail,
+            unsynced=tuple(unsynced),
+        )
+        return state, self.report
+
+    # -- the directory -------------------------------------------------------------------------
+
+    def _settle(self) -> DirectoryView:
+        """Finish or undo swaps, drop what is marked deleted, drop orphans: Kafka's rules."""
+        entries = list_files(self.fs, self.directory)
+        view = view_of(entries, lambda base: swap_end(self.context, self.directory, base))
+        if view.leftovers:
+            run_actions(self.context, self.directory, view.leftovers)
+            view = view_of(list_files(self.fs, self.directory))
+        return view
+
+    def _segments(self, view: DirectoryView) -> list[Segment]:
+        found = [
+            Segment(self.context, self.directory, self.topic, self.partition, files.base_offset, size=files.size)
+            for files in view.segments
+        ]
+        for segment, following in zip(found, found[1:], strict=False):
+            segment.next_offset = following.base_offset
+        return found
+
+    def _read_tail(self, view: DirectoryView) -> Tail | None:
+        if self.how.foreign:
+            return None
+        try:
+            return read_tail(self.fs, self.directory)
+        except UnsupportedFormat:
+            raise
+        except FormatError as error:
+            self.context.warn(f"{self.directory}/{names.TAIL}: {error}; scanning instead")
+            return None
+
+    def _create(self, base_offset: int) -> Segment:
+        segment = Segment(self.context, self.directory, self.topic, self.partition, base_offset, size=0)
+        self.fs.open(segment.path(), "x").close()
+        self.fs.sync_dir(self.directory)
+        return segment
+
+    def _leader_epoch(self) -> int:
+        path = f"{self.directory}/{names.LEADER_EPOCH_CHECKPOINT}"
+        try:
+            epochs = checkpoints.parse_leader_epochs(self.fs.read_file(path))
+        except FileNotFoundError:
+            epochs = []
+        except CorruptionError as error:
+            self.context.warn(f"{path}: {error.reason}; epoch 0 is assumed")
+            epochs = []
+        return epochs[-1][0] if epochs else 0
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _trusted(self, segments: list[Segment], tail: Tail | None) -> SyncedEnd:
+        """From where on the log must be scanned: the synced end, as well as it is known."""
+        by_base = {segment.base_offset: segment for segment in segments}
+        if tail is not None:
+            segment = by_base.get(tail.synced_base)
+            if segment is not None and segment.size >= tail.synced_position:
+                return SyncedEnd(tail.synced_base, tail.synced_position, tail.synced_offset)
+            if segment is not None:
+                self._damage(
+                    f"{segment.path()} has {segment.size} bytes, {tail.synced_position} were synced"
+                )
+                return SyncedEnd(segment.base_offset, 0, segment.base_offset)
+        last = segments[-1]
+        if self.how.clean:
+            return self._end_of(last)
+        point = self.how.recovery_point
+        at = last if point is None else segments[0]
+        for segment in segments:
+            if point is not None and segment.base_offset <= point:
+                at = segment
+        if point is None and tail is None:
+            at = segments[0]
+        return SyncedEnd(at.base_offset, 0, at.base_offset)
+
+    def _end_of(self, segment: Segment) -> SyncedEnd:
+        """The end of a log that was closed in order: headers from the last index entry on."""
+        start = segment.start_for(2**63 - 1)
+        position, offset = start.position, segment.base_offset
+        with segment.open_log() as file:
+            for at, _, scan in scan_file(file, position, segment.size, check_crc=True):
+                if scan.n:
+                    position, offset = at + scan.end, scan.last_offset + 1
+        return SyncedEnd(segment.base_offset, position, offset)
+
+    def _find_end(
+        self, segments: list[Segment], trusted: SyncedEnd
+    ) -> tuple[ActiveSegment, list[Segment], SyncedEnd]:
+        """Scan from the trusted end on; returns the active segment, the unsynced sealed ones, the end.
+
+        ``segments`` loses what had to be cut off.
+        """
+        at = next(i for i, segment in enumerate(segments) if segment.base_offset == trusted.base_offset)
+        position, offset = trusted.position, trusted.offset
+        unsynced: list[Segment] = []
+        while True:
+            segment = segments[at]
+            end_position, end_offset = self._scan(segment, position, offset)
+            last = at == len(segments) - 1
+            broken = end_position < segment.size
+            if not broken and not last and not self._follows(segments[at + 1], end_offset):
+                broken = True
+            if broken:
+                self._cut(segments, at, end_position, end_offset)
+                last = True
+            if last:
+                segments.pop()
+                segment.size, segment.next_offset = end_position, end_offset
+                active = self._activate(segment, trusted if at_base(segment, trusted) else None)
+                segments.append(active)
+                return active, unsynced, SyncedEnd(active.base_offset, end_position, end_offset)
+            if position < segment.size or not at_base(segment, trusted):
+                self._reseal(segment)
+                unsynced.append(segment)
+            at += 1
+            position, offset = 0, segments[at].base_offset
+
+    def _follows(self, segment: Segment, offset: int) -> bool:
+        """Whether ``segment`` may come after a segment that ends at ``offset``."""
+        return segment.base_offset == offset or (self.how.foreign and segment.base_offset > offset)
+
+    def _scan(self, segment: Segment, position: int, offset: int) -> tuple[int, int]:
+        """Check every batch from ``position`` on; returns where the good part ends, and its next offset."""
+        expect = None if self.how.foreign else offset
+        with segment.open_log() as file:
+            for at, _, scan in scan_file(file, position, segment.size, check_crc=True, expect=expect):
+                if scan.stop is Stop.UNSUPPORTED:
+                    raise UnsupportedFormat(f"{segment.path()} at byte {at + scan.end}: {scan.reason}")
+                self.report.scanned_bytes += scan.end
+                if scan.n == 0 or scan.first_base_offset < offset:
+                    break
+                position, offset = at + scan.end, scan.last_offset + 1
+        return position, offset
+
+    def _cut(self, segments: list[Segment], at: int, position: int, end_offset: int) -> None:
+        """Save everything behind (segment ``at``, ``position``), sync that, then remove it."""
+        segment = segments[at]
+        saved = self._save_tail(segment, position)
+        for later in segments[at + 1 :]:
+            target = self._torn_path(later, 0)
+            self.fs.rename(later.path(), target)
+            saved.append(target)
+        self.fs.sync_dir(self.directory)
+        if position < segment.size:
+            with self.fs.open(segment.path(), "w") as file:
+                file.truncate(position)
+                file.sync()
+        for doomed in segments[at:]:
+            for kind in names.SEGMENT_KINDS:
+                if kind != names.LOG:
+                    self._remove(doomed.path(kind))
+            doomed.forget()
+        for offset in view_of(list_files(self.fs, self.directory)).snapshots:
+            if offset > end_offset:
+                self._remove(f"{self.directory}/{names.segment_name(offset)}.snapshot")
+        self.fs.sync_dir(self.directory)
+        if saved:
+            line = f"{segment.path()}: cut at byte {position} (offset {end_offset}); saved {', '.join(saved)}"
+            self.report.cuts.append(line)
+            self.context.warn(line)
+        del segments[at + 1 :]
+
+    def _save_tail(self, segment: Segment, position: int) -> list[str]:
+        if position >= segment.size:
+            return []
+        target = self._torn_path(segment, position)
+        anything = False
+        with segment.open_log() as source, self.fs.open(target, "x") as copy:
+            at = position
+            while at < segment.size:
+                data = source.pread(min(SCAN_BYTES, segment.size - at), at)
+                if not data:
+                    break
+                anything = anything or any(data)
+                copy.pwrite(data, at - position)
+                at += len(data)
+            copy.sync()
+        if not anything:
+            # Zeros that a crash left behind the end of the file: nothing worth keeping.
+            self.fs.remove(target)
+            return []
+        return [target]
+
+    def _torn_path(self, segment: Segment, position: int) -> str:
+        copy = 0
+        while True:
+            path = f"{self.directory}/{names.torn_name(segment.base_offset, position, copy)}"
+            if not self.fs.exists(path):
+                return path
+            copy += 1
+
+    def _remove(self, path: str) -> None:
+        try:
+            self.fs.remove(path)
+        except FileNotFoundError:
+            return
+
+    def _reseal(self, segment: Segment) -> None:
+        """A sealed segment past the synced end: its sidecars may be anything; write them again."""
+        active = self._activate(segment, None)
+        active.write_sidecars(keyed=self.config.key_index_enable)
+        segment.forget()
+
+    # -- the active segment ----------------------------------------------------------------------
+
+    def _activate(self, segment: Segment, trusted: SyncedEnd | None) -> ActiveSegment:
+        """The segment as one to append to, its indexes in memory and right.
+
+        Index entries at or below the synced end are taken from the files; the rest is built anew.
+        """
+        assert segment.next_offset is not None
+        active = ActiveSegment(
+            self.context,
+            self.directory,
+            self.topic,
+            self.partition,
+            segment.base_offset,
+            size=segment.size,
+            next_offset=segment.next_offset,
+            created_ms=self.context.clock.now_ms(),
+            jitter_ms=jitter_ms(self.config, self.topic, self.partition, segment.base_offset),
+            keyed=self.config.key_index_enable,
+        )
+        if segment.size == 0:
+            return active
+        position = 0
+        if trusted is not None and trusted.position > 0 and active.keys is None:
+            position = self._load_indexes(active, segment, trusted)
+            if position:
+                active.sealer = self._resume_seal(segment, trusted)
+        self._index(active, position)
+        first = self._first_timestamp(segment)
+        active.first_timestamp = first
+        mtime_ms = self.fs.stat(segment.path()).mtime_ns // 1_000_000
+        active.created_ms = reopened_created_ms(first, mtime_ms, self.context.clock.now_ms())
+        for txn in self._aborted(segment):
+            if txn.last_offset < segment.next_offset:
+                active.aborted_txns.append(txn)
+        return active
+
+    def _load_indexes(self, active: ActiveSegment, segment: Segment, trusted: SyncedEnd) -> int:
+        """Index entries from disk up to the synced end; returns the position to index from."""
+        segment.forget()
+        try:
+            index, times = segment.offset_index(), segment.time_index()
+        except FormatError as error:
+            self.context.warn(f"{segment.path('index')}: {error}; rebuilt")
+            return 0
+        active.index, active.times = index, times
+        index.truncate(trusted.position)
+        times.truncate(trusted.offset)
+        segment.forget()
+        last, newest = index.last(), times.last()
+        if newest is not None:
+            active.max_timestamp_so_far, active.offset_of_max_timestamp = newest
+        return 0 if last is None else last[1]
+
+    def _resume_seal(self, segment: Segment, trusted: SyncedEnd) -> SealBuilder | None:
+        """Take up the seal that a clean close left, when it speaks of exactly the synced part."""
+        try:
+            seal = parse_seal(self.fs.read_file(segment.path("seal")))
+        except (FileNotFoundError, FormatError):
+            return None
+        return SealBuilder.resume(seal) if seal.size_bytes == trusted.position else None
+
+    def _index(self, active: ActiveSegment, position: int) -> None:
+        """Index entries, and the seal's facts while they are cheap, from ``position`` to the end."""
+        sealed_to = active.sealer.size_bytes if active.sealer is not None else 0
+        state = index_state(active)
+        batches_seen = 0
+        with active.open_log() as file:
+            for at, data, scan in scan_file(file, position, active.size):
+                for entry in batches.index_entries(
+                    scan, interval_bytes=self.config.index_interval_bytes, state=state, base_position=at
+                ):
+                    active.index.append(entry.last_offset, entry.position)
+                    active.times.maybe_append(entry.max_timestamp, entry.offset_of_max_timestamp)
+                batches_seen += scan.n
+                if batches_seen > SEAL_AT_ONCE_BATCHES:
+                    active.sealer = None
+                if active.sealer is not None and at + scan.end > sealed_to:
+                    batches.measure(data, scan)
+                    view = memoryview(data)
+                    for header in scan:
+                        if at + header.position >= sealed_to:
+                            add_header(active.sealer, header, at, view)
+                if active.keys is not None:
+                    active.keys.extend(*batches.decode_keys(data, scan))
+        active.bytes_since_entry = state.bytes_since_last_entry
+        active.max_timestamp_so_far = state.max_timestamp
+        active.offset_of_max_timestamp = state.offset_of_max_timestamp
+
+    def _first_timestamp(self, segment: Segment) -> int | None:
+        with segment.open_log() as file:
+            header = file.pread(batches.HEADER_SIZE, 0)
+        if len(header) < batches.HEADER_SIZE:
+            return None
+        return int.from_bytes(header[35:43], "big", signed=True)
+
+    def _aborted(self, segment: Segment) -> tuple[AbortedTxn, ...]:
+        try:
+            return segment.aborted()
+        except CorruptionError as error:
+            self.context.warn(f"{error}; rebuilt from the log")
+            return ()
+
+    def _skip_to(
+        self, segments: list[Segment], active: ActiveSegment, unsynced: list[Segment], offset: int
+    ) -> tuple[ActiveSegment, list[Segment]]:
+        """Begin a new segment at ``offset`` because everything up to there is spoken for."""
+        if active.size:
+            active.write_sidecars(keyed=self.config.key_index_enable)
+            sealed = active.sealed()
+            segments[-1] = sealed
+            unsynced = [*unsynced, sealed]
+        else:
+            segments.pop()
+            for kind in names.SEGMENT_KINDS:
+                self._remove(active.path(kind))
+        created = self._create(offset)
+        created.next_offset = offset
+        fresh = self._activate(created, None)
+        segments.append(fresh)
+        return fresh, unsynced
+
+    def _damage(self, what: str) -> None:
+        self.report.damages.append(what)
+        self.context.warn(f"{self.directory}: {what}; see `stratalog verify`")
+
+
+def at_base(segment: Segment, trusted: SyncedEnd) -> bool:
+    return segment.base_offset == trusted.base_offset

@@ -1,0 +1,88 @@
+"""Bringing producer state up to the end of the log: the newest snapshot, then the batches after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from stratalog.errors import FormatError
+from stratalog.format import batch as batches, producer_snapshot
+from stratalog.format.batch import Scan
+from stratalog.log.active import ActiveSegment
+from stratalog.log.context import LogContext
+from stratalog.log.names import segment_name
+from stratalog.log.producers import ProducerBatch, ProducerState
+from stratalog.log.scanning import scan_file
+from stratalog.log.segment import Segment
+
+
+def load_snapshot(
+    context: LogContext, directory: str, offsets: Iterable[int], end: int, expiration_ms: int
+) -> tuple[ProducerState, int]:
+    """The newest snapshot at or below ``end`` that can be read, and the offset it speaks for."""
+    for offset in sorted(offsets, reverse=True):
+        if offset > end:
+            continue
+        path = f"{directory}/{segment_name(offset)}.snapshot"
+        try:
+            entries = producer_snapshot.parse(context.fs.read_file(path))
+        except FileNotFoundError:
+            continue
+        except FormatError as error:
+            context.warn(f"{path}: {error}; using an older one")
+            continue
+        return ProducerState.from_entries(entries, expiration_ms), offset
+    return ProducerState(expiration_ms), 0
+
+
+def headers_from(segments: Sequence[Segment], offset: int) -> Iterator[tuple[Segment, bytes, Scan]]:
+    """Scans (headers only, no CRC) of everything at or after ``offset``, for replaying."""
+    for segment in segments:
+        if segment.next_offset is not None and segment.next_offset <= offset:
+            continue
+        position = segment.start_for(offset).position
+        with segment.open_log() as file:
+            for _, data, scan in scan_file(file, position, segment.size):
+                yield segment, data, scan
+
+
+def replay_producers(
+    context: LogContext,
+    directory: str,
+    segments: Sequence[Segment],
+    snapshots: Iterable[int],
+    end: int,
+    *,
+    trusted_offset: int | None,
+    expiration_ms: int,
+    active: ActiveSegment | None = None,
+) -> ProducerState:
+    """Producer state as of ``end``.
+
+    ``trusted_offset`` is given when it is known that no batch below it has a producer id. The aborted
+    transactions of the part that is replayed go to ``active``, when they belong there.
+    """
+    state, at = load_snapshot(context, directory, snapshots, end, expiration_ms)
+    start = at if trusted_offset is None or len(state) else max(at, min(trusted_offset, end))
+    if start < end:
+        replay(state, segments, start, end, active=active)
+    return state
+
+
+def replay(
+    state: ProducerState, segments: Sequence[Segment], start: int, end: int, active: ActiveSegment | None = None
+) -> None:
+    """Carry ``state`` from ``start`` on to ``end``; what was aborted meanwhile goes to ``active``'s list."""
+    known = set(active.aborted_txns) if active is not None else set()
+    for segment, data, scan in headers_from(segments, start):
+        if not scan.has_producers:
+            continue
+        for header in scan:
+            if header.producer_id < 0 or not start <= header.base_offset < end:
+                continue
+            marker, epoch = batches.decode_control(data, header) if header.is_control else (None, -1)
+            completed = state.update(ProducerBatch.of(header, marker, epoch), replay=True)
+            if active is None or segment is not active or completed is None or not completed.aborted:
+                continue
+            entry = completed.aborted_txn()
+            if entry not in known:
+                active.aborted_txns.append(entry)

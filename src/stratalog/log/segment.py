@@ -1,0 +1,231 @@
+"""One segment: a `.log` file, its Kafka indexes and our sidecars, for reading.
+
+A sealed segment never changes; it is only ever replaced whole (compaction) or removed. The indexes
+carry no checksum, so they are trusted only as far as the log confirms them: a lookup says which batch
+must be found at a position, and the reader that finds another one asks for a rebuild. The `.seal`
+carries its own checksum and speaks for the log: its size, its contiguity, its blocks.
+
+Crash policy: everything but the `.log` is derived and can be rebuilt from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from stratalog.errors import CorruptionError, FormatError, UnsupportedFormat
+from stratalog.format import batch as batches
+from stratalog.format.offset_index import OffsetIndex
+from stratalog.format.seal import Seal, parse as parse_seal
+from stratalog.format.time_index import TimeIndex
+from stratalog.format.txn_index import AbortedTxn, parse as parse_txn_index
+from stratalog.fs import File
+from stratalog.log.context import LogContext
+from stratalog.log.names import segment_name
+from stratalog.log.scanning import scan_file
+from stratalog.model import SegmentInfo, SegmentState
+
+
+class Start(NamedTuple):
+    """Where to begin reading: the position of a batch and, when an index said so, its last offset."""
+
+    position: int
+    last_offset: int | None
+
+
+class Segment:
+    """A segment as readers see it; `ActiveSegment` adds what the writer keeps in memory."""
+
+    __slots__ = ("base_offset", "context", "directory", "next_offset", "partition", "size", "suffix", "topic")
+
+    is_active = False
+
+    def __init__(
+        self,
+        context: LogContext,
+        directory: str,
+        topic: str,
+        partition: int,
+        base_offset: int,
+        *,
+        size: int,
+        next_offset: int | None = None,
+        suffix: str = "",
+    ) -> None:
+        self.context = context
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.base_offset = base_offset
+        self.suffix = suffix
+        self.size = size
+        """Bytes that may be read. Grows for an active segment, after the bytes are written."""
+        self.next_offset = next_offset
+        """The first offset that is certainly not in here; None when only a scan could tell."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path()} {self.size} bytes>"
+
+    def path(self, kind: str = "log") -> str:
+        return f"{self.directory}/{segment_name(self.base_offset)}.{kind}{self.suffix}"
+
+    # -- files ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def open_log(self) -> Iterator[File]:
+        """The log file, pinned in the handle cache while in use."""
+        handles = self.context.handles
+        file = handles.acquire(self.path(), "r")
+        try:
+            yield file
+        finally:
+            handles.release(file)
+
+    def forget(self) -> None:
+        """Drop cached handles and parsed sidecars, because the files were replaced or removed."""
+        self.context.handles.forget(self.path())
+        self.context.cache.forget(self.path())
+
+    def _read_sidecar(self, kind: str) -> bytes | None:
+        try:
+            return self.context.fs.read_file(self.path(kind))
+        except FileNotFoundError:
+            return None
+
+    # -- sidecars ------------------------------------------------------------------------------
+
+    @property
+    def seal(self) -> Seal | None:
+        """The seal, when there is one and it can be read. One that contradicts the log is corruption."""
+        return self.context.cache.get(self.path(), "seal", self._load_seal)
+
+    def _load_seal(self) -> tuple[Seal | None, int]:
+        data = self._read_sidecar("seal")
+        if data is None:
+            return None, 0
+        try:
+            seal = parse_seal(data)
+        except UnsupportedFormat:
+            return None, 0
+        except CorruptionError as error:
+            self.context.warn(f"{self.path('seal')}: {error.reason}; ignored until it is rebuilt")
+            return None, 0
+        if seal.size_bytes != self.size:
+            raise CorruptionError(
+                f"the seal says {seal.size_bytes} bytes, the log has {self.size}; if another program rewrote"
+                " this segment, `stratalog repair --action rebuild-indexes` accepts it as it is",
+                path=self.path(),
+                position=min(seal.size_bytes, self.size),
+            )
+        return seal, len(data)
+
+    @property
+    def contiguous(self) -> bool:
+        """True when every offset from base to end must be there: then a gap is damage."""
+        seal = self.seal
+        return seal is not None and seal.contiguous
+
+    def offset_index(self) -> OffsetIndex:
+        return self.context.cache.get(self.path(), "index", self._load_offset_index)
+
+    def _load_offset_index(self) -> tuple[OffsetIndex, int]:
+        data = self._read_sidecar("index")
+        if data is not None:
+            try:
+                return OffsetIndex.parse(data, self.base_offset, self.size), len(data)
+            except FormatError as error:
+                self.context.warn(f"{self.path('index')}: {error}; using one rebuilt from the log")
+        index, _ = self.rebuild_indexes()
+        return index, len(index) * 8
+
+    def time_index(self) -> TimeIndex:
+        return self.context.cache.get(self.path(), "timeindex", self._load_time_index)
+
+    def _load_time_index(self) -> tuple[TimeIndex, int]:
+        data = self._read_sidecar("timeindex")
+        if data is not None:
+            try:
+                index = TimeIndex.parse(data, self.base_offset)
+                last = index.last()
+                if last is None or self.next_offset is None or last[1] < self.next_offset:
+                    return index, len(data)
+                self.context.warn(f"{self.path('timeindex')}: points past the segment; rebuilt from the log")
+            except FormatError as error:
+                self.context.warn(f"{self.path('timeindex')}: {error}; using one rebuilt from the log")
+        _, times = self.rebuild_indexes()
+        return times, len(times) * 12
+
+    def rebuild_indexes(self, interval_bytes: int = 4096) -> tuple[OffsetIndex, TimeIndex]:
+        """Both indexes from the log itself, in memory; also cached in place of the ones on disk."""
+        offsets, times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        state = batches.IndexState()
+        with self.open_log() as file:
+            for position, _, scan in scan_file(file, 0, self.size):
+                for entry in batches.index_entries(
+                    scan, interval_bytes=interval_bytes, state=state, base_position=position
+                ):
+                    offsets.append(entry.last_offset, entry.position)
+                    times.maybe_append(entry.max_timestamp, entry.offset_of_max_timestamp)
+        if state.max_timestamp >= 0:
+            times.maybe_append(state.max_timestamp, state.offset_of_max_timestamp)
+        cache, path = self.context.cache, self.path()
+        cache.forget(path)
+        cache.get(path, "index", lambda: (offsets, len(offsets) * 8))
+        cache.get(path, "timeindex", lambda: (times, len(times) * 12))
+        return offsets, times
+
+    def aborted(self) -> tuple[AbortedTxn, ...]:
+        """Transactions aborted in this segment, from its `.txnindex`."""
+        return self.context.cache.get(self.path(), "txnindex", self._load_aborted)
+
+    def _load_aborted(self) -> tuple[tuple[AbortedTxn, ...], int]:
+        data = self._read_sidecar("txnindex")
+        if not data:
+            return (), 0
+        try:
+            return tuple(parse_txn_index(data)), len(data)
+        except CorruptionError as error:
+            raise error.at(self.path("txnindex")) from error
+
+    # -- lookups -------------------------------------------------------------------------------
+
+    def start_for(self, offset: int) -> Start:
+        """Where to read from to find ``offset``: the indexed batch at or before it."""
+        if offset <= self.base_offset:
+            return Start(0, None)
+        hit = self.offset_index().lookup(offset)
+        return Start(0, None) if hit is None else Start(hit[1], hit[0])
+
+    def max_timestamp(self) -> int | None:
+        """The newest record's timestamp, without reading the log; None when no sidecar says."""
+        seal = self.seal
+        if seal is not None:
+            return seal.max_timestamp
+        last = self.time_index().last()
+        return None if last is None else last[0]
+
+    def info(self, state: SegmentState | None = None) -> SegmentInfo:
+        """The segment's facts, as cheap as they come."""
+        try:
+            seal = self.seal
+        except CorruptionError:
+            seal = None
+        if state is None:
+            state = SegmentState.COMPACTED if seal is not None and seal.cleaned else SegmentState.SEALED
+        newest = seal.max_timestamp if seal is not None else None
+        if seal is None and self.size:
+            last = self.time_index().last()
+            newest = last[0] if last is not None else None
+        return SegmentInfo(
+            topic=self.topic,
+            partition=self.partition,
+            base_offset=self.base_offset,
+            next_offset=self.next_offset if self.next_offset is not None else self.base_offset,
+            state=state,
+            size_bytes=self.size,
+            path=self.path(),
+            min_timestamp=seal.min_timestamp if seal is not None and seal.records else None,
+            max_timestamp=newest if newest is not None and newest >= 0 else None,
+            records=seal.records if seal is not None else None,
+        )

@@ -1,0 +1,648 @@
+"""The one writer of a partition: append, roll, sync, and what in-process readers see of it.
+
+An append is one `write(2)` at the end of the active segment; it returns when that is done, or with
+``sync`` when an fsync covers it. Readers in this process see the high watermark: the written end, or
+the synced end where acknowledgements wait for the disk (``flush.messages=1``).
+
+Promises: after a failed write the file is cut back to the last whole batch. After a failed fsync
+nothing more is written or acknowledged here. A full disk refuses appends until there is room. An
+offset that a reader may have seen is never given out again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from stratalog import kernel
+from stratalog.config import TopicConfig
+from stratalog.errors import (
+    ClosedError,
+    DiskFullError,
+    ForkedError,
+    InvalidArgumentError,
+    InvalidRecordError,
+    ReadOnlyError,
+    RecordTooLargeError,
+    StorageError,
+    StratalogError,
+)
+from stratalog.format import batch as batches, codecs, producer_snapshot, tail as tails
+from stratalog.format.batch import Encoded
+from stratalog.format.tail import Tail
+from stratalog.format.txn_index import AbortedTxn
+from stratalog.log.active import WRITE_BEHIND_ENTRIES, ActiveSegment, BatchFacts
+from stratalog.log.context import LogContext
+from stratalog.log.keys import ActiveKeyIndex
+from stratalog.log.names import segment_name
+from stratalog.log.producers import ProducerState
+from stratalog.log.reader import Isolation
+from stratalog.log.roll import (
+    OFFSET_INDEX_ENTRY_BYTES,
+    TIME_INDEX_ENTRY_BYTES,
+    ActiveSegmentFacts,
+    jitter_ms,
+    limits,
+    roll_due_idle,
+    should_roll,
+)
+from stratalog.log.segment import Segment
+from stratalog.log.sync import SyncedEnd, Syncer
+from stratalog.log.tailfile import TailFile
+from stratalog.model import CREATE_TIME, LOG_APPEND_TIME, Appended, AppendedRange, Header, Record, SegmentInfo
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class WriterState(NamedTuple):
+    """What recovery found; the writer starts from it."""
+
+    sealed: tuple[Segment, ...]
+    active: ActiveSegment
+    log_start_offset: int
+    synced: SyncedEnd
+    producers: ProducerState
+    leader_epoch: int
+    tail: Tail | None
+    unsynced: tuple[Segment, ...] = ()
+
+
+class PartitionWriter:
+    """A partition that this process may write; also the `LogView` of its in-process readers."""
+
+    def __init__(
+        self,
+        context: LogContext,
+        directory: str,
+        topic: str,
+        partition: int,
+        config: TopicConfig,
+        state: WriterState,
+        *,
+        before_first_write: Callable[[], None] | None = None,
+        on_roll: Callable[[], None] | None = None,
+    ) -> None:
+        self.context = context
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.producers = state.producers
+        self.leader_epoch = state.leader_epoch
+        self.lock = threading.RLock()
+        self._fs = context.fs
+        self._now_ms = context.clock.now_ms
+        self._arrived = threading.Condition(threading.Lock())
+        self._waiters = 0
+        self._segments: tuple[Segment, ...] = (*state.sealed, state.active)
+        self._active = state.active
+        assert state.active.next_offset is not None
+        self.next_offset: int = state.active.next_offset
+        self._log_start_offset = state.log_start_offset
+        self._before_first_write = before_first_write
+        self._on_roll = on_roll
+        self._unusable: StratalogError | None = None
+        self._closed = False
+        self._written = False
+        self._unflushed_records = 0
+        self._last_flush_s = context.clock.monotonic_s()
+        self._tail = TailFile(context, directory, state.tail)
+        self._syncer = Syncer(
+            context,
+            directory,
+            self.lock,
+            state.synced,
+            written=self._written_end,
+            synced=self._on_synced,
+            failed=self._on_sync_failed,
+        )
+        for segment in state.unsynced:
+            self._syncer.sealed(segment)
+        self.apply_config(config)
+        self.high_watermark = state.synced.offset if self._acks_wait else self.next_offset
+
+    # -- settings --------------------------------------------------------------------------------
+
+    def apply_config(self, config: TopicConfig) -> None:
+        """Take new settings; they hold from the next append on."""
+        with self.lock:
+            self.config = config
+            self._acks_wait = config.flush_messages == 1
+            self._timestamp_type = LOG_APPEND_TIME if config.log_append_time else CREATE_TIME
+            self._codec = codecs.NAMES.get(config.compression_type, 0)
+            self._level = {
+                codecs.NAMES["gzip"]: config.compression_gzip_level,
+                codecs.NAMES["lz4"]: config.compression_lz4_level,
+                codecs.NAMES["zstd"]: config.compression_zstd_level,
+            }.get(self._codec)
+            self._max_batch = min(config.max_message_bytes, config.segment_bytes)
+            if config.key_index_enable and self._active.keys is None and self._active.size == 0:
+                self._active.keys = ActiveKeyIndex()
+            self._set_roll_limits()
+
+    def _set_roll_limits(self) -> None:
+        """The roll policy as numbers, so that nearly every append only makes a few comparisons."""
+        bound = limits(self.config, self._facts())
+        self._roll_bytes = bound.size_bytes
+        self._roll_timestamp = bound.timestamp
+        self._roll_now_ms = bound.now_ms
+        by_records = self._active.base_offset + bound.records - 1
+        self._roll_offset = min(bound.last_offset, by_records)
+        index_bytes = self.config.segment_index_bytes
+        self._roll_entries = min(
+            index_bytes // OFFSET_INDEX_ENTRY_BYTES, index_bytes // TIME_INDEX_ENTRY_BYTES - 1
+        )
+
+    # -- LogView ---------------------------------------------------------------------------------
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._log_start_offset
+
+    def refresh(self) -> None:
+        """Nothing to do: this view is always current."""
+
+    def end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
+        if isolation == "read_committed":
+            with self.lock:
+                return self.producers.last_stable_offset(self.high_watermark)
+        return self.high_watermark
+
+    def segments(self) -> tuple[Segment, ...]:
+        return self._segments
+
+    def is_live(self, segment: Segment) -> bool:
+        return False
+
+    def aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        return aborted_in(self._segments, start, end)
+
+    def wait(self, offset: int, timeout_s: float) -> bool:
+        with self._arrived:
+            self._waiters += 1
+            try:
+                self._arrived.wait_for(lambda: self.high_watermark >= offset or self._closed, timeout_s)
+            finally:
+                self._waiters -= 1
+        if self._closed and self.high_watermark < offset:
+            raise ClosedError(f"{self.topic}-{self.partition}: the store was closed")
+        return self.high_watermark >= offset
+
+    def _advance(self, high_watermark: int) -> None:
+        self.high_watermark = high_watermark
+        if self._waiters:
+            with self._arrived:
+                self._arrived.notify_all()
+
+    # -- append ----------------------------------------------------------------------------------
+
+    def append_one(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        timestamp: int | None = None,
+        sync: bool = False,
+    ) -> Appended:
+        """Append one record: encode, write, account. The path of every single append."""
+        if self._codec:
+            return self._append_one_compressed(Record(value, key, headers, timestamp), sync)
+        with self.lock:
+            if self._unusable is not None or self._before_first_write is not None:
+                self._make_usable()
+            now = self._now_ms()
+            config = self.config
+            if timestamp is None or self._timestamp_type:
+                timestamp = now
+            elif (
+                timestamp > now + config.message_timestamp_after_max_ms
+                or timestamp < now - config.message_timestamp_before_max_ms
+            ):
+                raise self._bad_timestamp(timestamp, now)
+            if key is None and config.compact:
+                raise self._keyless()
+            offset = self.next_offset
+            data = kernel.encode_one(
+                value, key, headers, timestamp, offset, self.leader_epoch, self._timestamp_type
+            )
+            size = len(data)
+            if size > self._max_batch:
+                raise self._too_large(size)
+            facts = BatchFacts(size, offset, offset, 1, timestamp, timestamp, data)
+            active = self.write(data, facts, now)
+            if active.keys is not None and key is not None:
+                active.keys.add(kernel.hash64(key), offset)
+        if sync or self._acks_wait or self._unflushed_records >= config.flush_messages:
+            self._syncer.wait(offset + 1)
+        return Appended(self.partition, offset, timestamp)
+
+    def _append_one_compressed(self, record: Record, sync: bool) -> Appended:
+        now = self._now_ms()
+        if record.timestamp is None or self._timestamp_type:
+            record = record._replace(timestamp=now)
+        assert record.timestamp is not None
+        placed = self.append_records([record], sync)
+        return Appended(self.partition, placed.offset, record.timestamp)
+
+    def append_records(self, records: Sequence[Record], sync: bool = False) -> AppendedRange:
+        """Append records in order, in as few batches as ``max.message.bytes`` allows."""
+        if self.config.compact:
+            for record in records:
+                if record[1] is None:
+                    raise self._keyless()
+
+        def encode(start: int, base_offset: int, now_ms: int) -> tuple[Encoded, int]:
+            return batches.encode_records(
+                records,
+                start,
+                base_offset=base_offset,
+                leader_epoch=self.leader_epoch,
+                now_ms=now_ms,
+                timestamp_type=self._timestamp_type,
+                codec=self._codec,
+                level=self._level,
+                max_bytes=self._max_batch,
+            )
+
+        return self._append_encoded(encode, len(records), sync)
+
+    def append_arrow(self, table: pa.RecordBatch, sync: bool = False) -> AppendedRange:
+        """Append the rows of an Arrow record batch in order."""
+        if self.config.compact and ("key" not in table.schema.names or table.column("key").null_count):
+            raise self._keyless()
+
+        def encode(start: int, base_offset: int, now_ms: int) -> tuple[Encoded, int]:
+            return batches.encode_arrow(
+                table,
+                start,
+                base_offset=base_offset,
+                leader_epoch=self.leader_epoch,
+                now_ms=now_ms,
+                timestamp_type=self._timestamp_type,
+                codec=self._codec,
+                level=self._level,
+                max_bytes=self._max_batch,
+            )
+
+        return self._append_encoded(encode, table.num_rows, sync)
+
+    def _append_encoded(
+        self, encode: Callable[[int, int, int], tuple[Encoded, int]], total: int, sync: bool
+    ) -> AppendedRange:
+        done = 0
+        with self.lock:
+            if self._unusable is not None or self._before_first_write is not None:
+                self._make_usable()
+            first = self.next_offset
+            while done < total:
+                now = self._now_ms()
+                encoded, done = encode(done, self.next_offset, now)
+                self.check_timestamps(encoded.min_timestamp, encoded.max_timestamp, now)
+                facts = BatchFacts(
+                    len(encoded.data),
+                    encoded.base_offset,
+                    encoded.last_offset,
+                    encoded.count,
+                    encoded.min_timestamp,
+                    encoded.max_timestamp,
+                    encoded.crc,
+                )
+                active = self.write(encoded.data, facts, now)
+                if active.keys is not None:
+                    active.keys.extend(
+                        *batches.decode_keys(encoded.data, batches.scan(encoded.data, check_crc=False))
+                    )
+            end = self.next_offset
+        if end > first:
+            self.acknowledge(end, sync)
+        return AppendedRange(self.partition, first, end - first)
+
+    def write(self, data: bytes | bytearray | memoryview, facts: BatchFacts, now_ms: int) -> ActiveSegment:
+        """Write one encoded batch at the end and account for it. Under the lock.
+
+        The offsets in ``data`` must already be the next ones. Rolls first when a roll is due.
+        """
+        active = self._active
+        if (
+            active.size + facts.size > self._roll_bytes
+            or facts.last_offset > self._roll_offset
+            or facts.max_timestamp > self._roll_timestamp
+            or now_ms > self._roll_now_ms
+            or len(active.index) >= self._roll_entries
+        ):
+            active = self._roll_if_due(facts, now_ms)
+        file = active.file or active.open_for_append()
+        try:
+            file.pwrite(data, active.size)
+        except StorageError as error:
+            self._cut_back(active, error)
+            raise
+        first = active.first_timestamp is None
+        active.took(facts, self.config.index_interval_bytes)
+        if first:
+            active.created_ms = now_ms
+            self._set_roll_limits()
+        self._written = True
+        self.next_offset = facts.last_offset + 1
+        self._unflushed_records += facts.last_offset - facts.base_offset + 1
+        if not self._acks_wait:
+            self.high_watermark = self.next_offset
+            if self._waiters:
+                self._advance(self.next_offset)
+        if len(active.index) - active.index_written >= WRITE_BEHIND_ENTRIES:
+            self._write_behind(active)
+        return active
+
+    def acknowledge(self, end: int, sync: bool) -> None:
+        """Wait until the offsets below ``end`` are as durable as the caller or the settings ask."""
+        if sync or self._acks_wait or self._unflushed_records >= self.config.flush_messages:
+            self._syncer.wait(end)
+
+    def _cut_back(self, active: ActiveSegment, error: StorageError) -> None:
+        """After a failed write: leave no half batch behind, or else refuse to go on."""
+        try:
+            active.open_for_append().truncate(active.size)
+        except StorageError as second:
+            self._unusable = ReadOnlyError(
+                f"{self.directory} is read-only: a write failed ({error}) and could not be undone ({second})"
+            )
+            return
+        if not isinstance(error, DiskFullError):
+            self.context.warn(f"{active.path()}: {error}; the write was undone")
+
+    def _write_behind(self, active: ActiveSegment, *, force: bool = False) -> None:
+        try:
+            active.write_behind(force=force)
+        except StorageError as error:
+            # Derived data: sealing writes it again and recovery can rebuild it. The append stands.
+            self.context.warn(f"{active.path('index')}: {error}")
+
+    def make_usable(self) -> None:
+        """Raise when this partition cannot be written; run what must happen before the first write."""
+        if self._unusable is not None or self._before_first_write is not None:
+            self._make_usable()
+
+    def _make_usable(self) -> None:
+        if self._unusable is not None:
+            raise self._unusable
+        if self._before_first_write is not None:
+            self._before_first_write()
+            self._before_first_write = None
+
+    # -- refusals ----------------------------------------------------------------------------------
+
+    def _keyless(self) -> InvalidRecordError:
+        return InvalidRecordError(
+            f"{self.topic} is compacted: every record needs a key (cleanup.policy contains 'compact')"
+        )
+
+    def _too_large(self, size: int) -> RecordTooLargeError:
+        return RecordTooLargeError(
+            f"{self.topic}: a batch of {size} bytes is larger than {self._max_batch}, the smaller of"
+            f" max.message.bytes={self.config.max_message_bytes} and segment.bytes={self.config.segment_bytes}"
+        )
+
+    def _bad_timestamp(self, timestamp: int, now: int) -> InvalidRecordError:
+        return InvalidRecordError(
+            f"{self.topic}: timestamp {timestamp} is too far from now ({now}); see"
+            " message.timestamp.before.max.ms and message.timestamp.after.max.ms"
+        )
+
+    def check_timestamps(self, oldest: int, newest: int, now: int) -> None:
+        """Raise when producers' own timestamps lie outside what the topic accepts."""
+        if self._timestamp_type == LOG_APPEND_TIME:
+            return
+        if newest > now + self.config.message_timestamp_after_max_ms:
+            raise self._bad_timestamp(newest, now)
+        if oldest < now - self.config.message_timestamp_before_max_ms:
+            raise self._bad_timestamp(oldest, now)
+
+    # -- roll --------------------------------------------------------------------------------------
+
+    def _facts(self) -> ActiveSegmentFacts:
+        active = self._active
+        assert active.next_offset is not None
+        return ActiveSegmentFacts(
+            base_offset=active.base_offset,
+            size_bytes=active.size,
+            records=active.next_offset - active.base_offset,
+            created_ms=active.created_ms,
+            first_timestamp=active.first_timestamp,
+            offset_index_entries=len(active.index),
+            time_index_entries=len(active.times),
+            jitter_ms=active.jitter_ms,
+        )
+
+    def _roll_if_due(self, facts: BatchFacts, now_ms: int) -> ActiveSegment:
+        reason = should_roll(
+            self.config,
+            self._facts(),
+            facts.size,
+            facts.last_offset - facts.base_offset + 1,
+            facts.max_timestamp,
+            facts.last_offset,
+            now_ms,
+        )
+        if reason is not None and self._active.size > 0:
+            self._roll(facts.base_offset)
+        return self._active
+
+    def roll(self) -> bool:
+        """Seal the active segment now; False when it holds nothing."""
+        with self.lock:
+            self.make_usable()
+            if self._active.size == 0:
+                return False
+            self._roll(self.next_offset)
+            return True
+
+    def _roll(self, next_base: int) -> None:
+        """Begin a new segment at ``next_base``. Nothing is synced here: the next sync covers both.
+
+        The old segment's sidecars come first, so that a segment with a successor has them.
+        """
+        old = self._active
+        old.write_sidecars(keyed=self.config.key_index_enable)
+        self._write_snapshot(next_base)
+        new = ActiveSegment(
+            self.context,
+            self.directory,
+            self.topic,
+            self.partition,
+            next_base,
+            size=0,
+            next_offset=next_base,
+            created_ms=self._now_ms(),
+            jitter_ms=jitter_ms(self.config, self.topic, self.partition, next_base),
+            keyed=self.config.key_index_enable,
+        )
+        new.file = self.context.handles.acquire(new.path(), "x")
+        sealed = old.sealed()
+        self._syncer.sealed(sealed)
+        old.release_file()
+        self._segments = (*self._segments[:-1], sealed, new)
+        self._active = new
+        self._set_roll_limits()
+        if self._on_roll is not None:
+            self._on_roll()
+
+    def _write_snapshot(self, offset: int) -> None:
+        path = f"{self.directory}/{segment_name(offset)}.snapshot"
+        self._fs.write_file(path, producer_snapshot.pack(self.producers.to_entries()), sync=False)
+
+    # -- sync --------------------------------------------------------------------------------------
+
+    def flush(self) -> int:
+        """Make everything written so far durable; returns the synced end."""
+        end = self.next_offset
+        self._syncer.wait(end, at_least_one_round=self._syncer.behind)
+        return self._syncer.end.offset
+
+    def _written_end(self) -> SyncedEnd:
+        self._unflushed_records = 0
+        return SyncedEnd(self._active.base_offset, self._active.size, self.next_offset)
+
+    def _on_synced(self, end: SyncedEnd) -> None:
+        self._last_flush_s = self.context.clock.monotonic_s()
+        if self._acks_wait:
+            self._advance(max(self.high_watermark, end.offset))
+        self._write_tail()
+
+    def _on_sync_failed(self, error: BaseException) -> None:
+        with self.lock:
+            self._unusable = ReadOnlyError(
+                f"{self.directory} is read-only: a sync failed ({error}); nothing at or after offset"
+                f" {self._syncer.end.offset} is certain to be on disk. Reopen the store once the disk is well."
+            )
+
+    def _write_tail(self, *, clean: bool = False) -> None:
+        synced = self._syncer.end
+        try:
+            self._tail.write(
+                synced.base_offset,
+                synced.position,
+                synced.offset,
+                self.high_watermark,
+                flags=(0 if self._acks_wait else tails.READ_PAST_HIGH_WATERMARK)
+                | (tails.CLEAN if clean else 0)
+                | (tails.PRODUCERS if len(self.producers) else 0),
+            )
+        except StorageError as error:
+            # The tail may lag: an old one only means that more is scanned after a crash.
+            self.context.warn(f"{self._tail.path}: {error}")
+
+    # -- background work ---------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """What time alone makes due: an idle roll, flush.ms, a sync after a roll, write-behind."""
+        if self._unusable is not None or self._closed:
+            return
+        with self.lock:
+            idle_due = not self._closed and roll_due_idle(self.config, self._facts(), self._now_ms())
+            if idle_due:
+                self.roll()
+        since_flush_ms = (self.context.clock.monotonic_s() - self._last_flush_s) * 1000
+        flush_due = self.next_offset > self._syncer.end.offset and since_flush_ms >= self.config.flush_ms
+        if flush_due or self._syncer.behind:
+            self.flush()
+        with self.lock:
+            if self._closed:
+                return
+            if len(self._active.index) > self._active.index_written:
+                self._write_behind(self._active, force=True)
+            if self._written and self.high_watermark != self._tail.high_watermark:
+                self._write_tail()
+
+    @property
+    def unusable(self) -> StratalogError | None:
+        """Why this partition refuses to be written, if it does."""
+        return self._unusable
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below this offset is durable: Kafka's recovery point."""
+        return self._syncer.end.offset
+
+    def segment_infos(self) -> list[SegmentInfo]:
+        return [segment.info() for segment in self._segments]
+
+    @property
+    def level(self) -> int | None:
+        """The compression level of the topic's codec."""
+        return self._level
+
+    def release_handle(self) -> bool:
+        """Let the active log's file handle go until the next append; False when it is in use or not held."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            if self._active.file is None:
+                return False
+            self._active.release_file()
+            return True
+        finally:
+            self.lock.release()
+
+    def mark_forked(self) -> None:
+        """In a forked child: refuse everything, touch nothing."""
+        self._closed = True
+        self._unusable = ForkedError("this store was opened before a fork; open it again in the child")
+
+    def advance_log_start(self, offset: int) -> list[Segment]:
+        """Move the log start offset up; returns the sealed segments wholly below it, which are hidden now."""
+        with self.lock:
+            self.make_usable()
+            if offset > self.high_watermark:
+                raise InvalidArgumentError(
+                    f"{self.topic}-{self.partition}: cannot delete up to offset {offset}, the log ends at"
+                    f" {self.high_watermark}"
+                )
+            if offset <= self._log_start_offset:
+                return []
+            self._log_start_offset = offset
+            gone = [
+                segment
+                for segment in self._segments[:-1]
+                if segment.next_offset is not None and segment.next_offset <= offset
+            ]
+            self._segments = tuple(segment for segment in self._segments if segment not in gone)
+            self._syncer.dropped(gone)
+            self.producers.truncate_head(offset)
+            return gone
+
+    def close(self) -> None:
+        """Sync, write what makes the next open cheap, release the files."""
+        with self.lock:
+            if self._closed:
+                return
+            usable = self._unusable is None
+            self._unusable = self._unusable or ClosedError(f"{self.topic}-{self.partition} is closed")
+        try:
+            if usable and self._written:
+                # Not under the lock: another thread may be leading a sync and needs it to finish.
+                self.flush()
+                with self.lock:
+                    self._active.write_sidecars(keyed=self.config.key_index_enable)
+                    self._write_snapshot(self.next_offset)
+                    self._fs.sync_dir(self.directory)
+                    self._write_tail(clean=True)
+        finally:
+            with self.lock:
+                self._closed = True
+                self._active.release_file()
+        with self._arrived:
+            self._arrived.notify_all()
+
+
+def aborted_in(segments: Sequence[Segment], start: int, end: int) -> list[AbortedTxn]:
+    """Aborted transactions that overlap [start, end).
+
+    A transaction may begin in one segment and be aborted in a later one, whose index then lists it: so
+    every segment from the one holding ``start`` on is asked.
+    """
+    found: list[AbortedTxn] = []
+    for segment in segments:
+        if segment.next_offset is None or segment.next_offset > start:
+            found += [txn for txn in segment.aborted() if txn.last_offset >= start and txn.first_offset < end]
+    return found

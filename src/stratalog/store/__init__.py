@@ -1,0 +1,10 @@
+"""Many partitions: log directories, topics, the lock, the background thread, and the control socket."""
+
+from __future__ import annotations
+
+from stratalog.store.connect import AdminClient, connect
+from stratalog.store.store import LogDirInfo, Store, open_store
+from stratalog.store.topic import Topic
+from stratalog.store.verifying import verify
+
+__all__ = ["AdminClient", "LogDirInfo", "Store", "Topic", "connect", "open_store", "verify"]

@@ -1,0 +1,56 @@
+"""Which topics a store has, with their ids and settings: the settings file, and what lies on disk without one.
+
+A topic that is on disk but not in the settings file is foreign: it can be read and appended to, and has
+no policy until it is told one, so that no default retention ever meets an adopted archive.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stratalog.config import BrokerConfig, TopicConfig, topic_config
+from stratalog.format.settings import Settings, TopicSettings, newest
+from stratalog.store.logdir import LogDir
+
+NO_POLICY: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+
+
+@dataclass(slots=True)
+class TopicEntry:
+    """One topic: where its partitions lie, and what is known about it."""
+
+    name: str
+    id: uuid.UUID | None = None
+    partitions: int = 0
+    overrides: dict[str, str] = field(default_factory=dict)
+    foreign: bool = False
+    directories: dict[int, tuple[LogDir, str]] = field(default_factory=dict)
+
+    def config(self, broker: BrokerConfig) -> TopicConfig:
+        return topic_config(broker, {**NO_POLICY, **self.overrides} if self.foreign else self.overrides)
+
+
+def load(dirs: list[LogDir]) -> tuple[Settings, dict[str, TopicEntry]]:
+    """The newest settings among the directories, and every topic, known or found."""
+    settings = newest(found for found in (each.read_settings() for each in dirs) if found is not None)
+    settings = settings or Settings()
+    topics = {
+        name: TopicEntry(name, known.id, known.partitions, dict(known.config))
+        for name, known in settings.topics.items()
+    }
+    return settings, topics
+
+
+def to_settings(generation: int, topics: Mapping[str, TopicEntry], store: Mapping[str, str]) -> Settings:
+    """The settings file for these topics; foreign ones are not in it until somebody sets something."""
+    return Settings(
+        generation,
+        {
+            entry.name: TopicSettings(entry.id, entry.partitions, dict(entry.overrides))
+            for entry in topics.values()
+            if not entry.foreign and entry.id is not None
+        },
+        dict(store),
+    )

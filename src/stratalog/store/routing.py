@@ -1,0 +1,58 @@
+"""Which partition the rows of an Arrow table go to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from stratalog import kernel
+from stratalog.errors import InvalidRecordError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def is_arrow(records: object) -> TypeGuard[Any]:
+    """Whether this is an Arrow table or batch, without importing Arrow to find out."""
+    pyarrow = sys.modules.get("pyarrow")
+    return pyarrow is not None and isinstance(records, pyarrow.Table | pyarrow.RecordBatch)
+
+
+def arrow_parts(
+    table: pa.Table | pa.RecordBatch, partition: int | None, count: int, sticky: Callable[[int, int], int]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(partition, rows) in order. A ``partition`` column decides, else the key, else the sticky partition."""
+    import pyarrow as pa
+
+    whole = table if isinstance(table, pa.Table) else pa.Table.from_batches([table])
+    if "value" not in whole.column_names:
+        raise InvalidRecordError(f"a table to append needs a 'value' column; this one has {whole.column_names}")
+    for batch in whole.to_batches():
+        if not batch.num_rows:
+            continue
+        if partition is not None or count == 1:
+            yield partition or 0, batch
+        elif "partition" in batch.schema.names and not batch.column("partition").null_count:
+            yield from _split(batch, batch.column("partition").cast(pa.int32()))
+        elif "key" in batch.schema.names:
+            yield from _split(batch, _by_key(batch.column("key"), count, sticky))
+        else:
+            yield sticky(count, batch.nbytes), batch
+
+
+def _by_key(keys: pa.Array, count: int, sticky: Callable[[int, int], int]) -> pa.Array:
+    import pyarrow as pa
+
+    place = kernel.partition_for_key
+    numbers = []
+    for key in keys.cast(pa.binary()).to_pylist():
+        numbers.append(sticky(count, 0) if key is None else place(key, count))
+    return pa.array(numbers, pa.int32())
+
+
+def _split(batch: pa.RecordBatch, numbers: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
+    import pyarrow.compute as pc
+
+    for number in sorted(pc.unique(numbers).to_pylist()):
+        yield number, batch.filter(pc.equal(numbers, number))

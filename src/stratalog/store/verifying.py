@@ -1,0 +1,29 @@
+"""Checking a whole store, or a part of it, without changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from stratalog.store.store import Store
+
+if TYPE_CHECKING:
+    from stratalog.log.verify import VerifyReport
+
+
+def verify(
+    store: Store,
+    topic: str | None = None,
+    partition: int | None = None,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> VerifyReport:
+    """Read every byte and check every CRC, offset, index and sidecar; ``progress`` gets bytes as they go by."""
+    from stratalog.log.verify import VerifyReport, verify_partition
+
+    report = VerifyReport()
+    for name in store.topics() if topic is None else [topic]:
+        count = store.topic(name).partitions
+        for number in range(count) if partition is None else [partition]:
+            report = report.merge(verify_partition(store._view(name, number), progress=progress))
+    return report
