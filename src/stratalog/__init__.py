@@ -1,10 +1,10 @@
 """Stratalog: the segmented commit log you can pip install.
 
-    with stratalog.open("data") as store:
-        orders = store.create_topic("orders", partitions=4)
-        orders.append(b"created", key=b"order-1")
-        for record in orders.read(partition=0):
-            print(record.offset, record.value)
+with stratalog.open("data") as store:
+    orders = store.create_topic("orders", partitions=4)
+    orders.append(b"created", key=b"order-1")
+    for record in orders.read(partition=0):
+        print(record.offset, record.value)
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from stratalog.model import Appended, AppendedRange, OffsetRange, Record, Segmen
 from stratalog.version import __version__
 
 if TYPE_CHECKING:
-    from stratalog.store import AdminClient, LogDirInfo, Store, Topic, connect, open_store as open, verify
+    from stratalog.store import AdminClient, LogDirInfo, Store, Topic, connect, verify
+    from stratalog.store import open_store as open
 
 _FROM_STORE = {
     "AdminClient": "AdminClient",

@@ -44,7 +44,7 @@ class AppendedRange(NamedTuple):
 
     partition: int
     offset: int
-    count: int
+    count: int  # type: ignore[assignment]  # tuple.count has no use here
 
 
 class OffsetRange(NamedTuple):

@@ -10,7 +10,7 @@ from tests.interop.kafka import KafkaBroker
 
 SHARED_PROPERTIES = {
     # the cleaner looks often, and cleaned or deleted files go soon: readers must live with it
-    "log.cleaner.backoff.ms": 200,
+    "log.cleaner.backoff.ms": 50,
     "log.segment.delete.delay.ms": 500,
 }
 

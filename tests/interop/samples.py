@@ -6,9 +6,10 @@ import random
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stratalog import Record
+from stratalog import Record, Topic
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+# codec as the dump tool names it -> compression.type of a topic
+CODECS = {"none": "uncompressed", "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "zstd": "zstd"}
 
 _CREATE_TIME_OF_CLIENT = 1  # confluent-kafka counts from 1, the format from 0
 _SEGMENT_KINDS = frozenset({".index", ".log", ".snapshot", ".timeindex", ".txnindex"})
@@ -42,6 +43,12 @@ def sample_records(count: int, seed: int) -> list[Record]:
             )
         )
     return records
+
+
+def append_in_batches(topic: Topic, records: list[Record], size: int = 25) -> None:
+    """Many small batches, so that every segment has several and its indexes have entries."""
+    for start in range(0, len(records), size):
+        topic.append_many(records[start : start + size])
 
 
 def seen_by_us(record: Record) -> Seen:

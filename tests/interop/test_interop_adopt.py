@@ -9,7 +9,7 @@ import pytest
 
 import stratalog
 from tests.interop.kafka import KafkaBroker
-from tests.interop.samples import CODECS, Seen, sample_records, seen_by_client, seen_by_us
+from tests.interop.samples import CODECS, Seen, append_in_batches, sample_records, seen_by_client, seen_by_us
 
 pytestmark = pytest.mark.interop
 
@@ -29,9 +29,9 @@ def write_store(path: Path) -> dict[tuple[str, int], list[Seen]]:
             if name == "stamped":
                 settings["message.timestamp.type"] = "LogAppendTime"
             else:
-                settings["compression.type"] = name.removeprefix("codec-")
+                settings["compression.type"] = CODECS[name.removeprefix("codec-")]
             topic = store.create_topic(name, partitions=PARTITIONS, config=settings)
-            topic.append_many(sample_records(RECORDS, seed=number))
+            append_in_batches(topic, sample_records(RECORDS, seed=number))
             for partition in range(PARTITIONS):
                 read = [seen_by_us(record) for record in topic.read(partition=partition, start=0)]
                 expected[name, partition] = read

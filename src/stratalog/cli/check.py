@@ -16,8 +16,8 @@ from stratalog.config.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stratalog.log.damage import Damage
     from stratalog.log.repair import RepairReport
-    from stratalog.log.verify import Damage
 
 
 class Action(enum.StrEnum):
@@ -55,6 +55,7 @@ def verify(session: Session, topic: OptionalTopic = None, partition: PartitionOp
                 "ok": report.ok,
                 "segments": report.segments,
                 "bytes": report.bytes,
+                "records": report.records,
                 "damages": [damage_facts(damage) for damage in report.damages],
             }
         )
@@ -94,7 +95,7 @@ def repair(
     with session.change() as client:
         done = [(each, client.repair(topic, each, action=action.value, dry_run=True)) for each in partitions]
         if not dry_run:
-            if any(report.lost_ranges for _, report in done) and not yes:
+            if any(report.lost for _, report in done) and not yes:
                 _show_lost(done, topic, "would be given up")
                 confirm("Give these records up for good?", yes)
             done = [
@@ -105,7 +106,7 @@ def repair(
         return
     _show_lost(done, topic, "would be given up" if dry_run else "were given up")
     lines = [f"{topic}-{each}: {line}" for each, report in done for line in report.actions]
-    for line in lines or ["nothing to repair"]:
+    for line in lines:
         note(line)
 
 
@@ -115,9 +116,10 @@ def damage_facts(damage: Damage) -> dict[str, Any]:
         "path": damage.path,
         "start": damage.start,
         "end": damage.end,
-        "first_offset": damage.first_offset,
-        "last_offset": damage.last_offset,
+        "first_offset": damage.first_offset if damage.first_offset >= 0 else None,
+        "last_offset": damage.last_offset if damage.last_offset >= 0 else None,
         "reason": damage.reason,
+        "derived": damage.derived,
     }
 
 
@@ -138,8 +140,8 @@ def damage_table(damages: Sequence[Damage]) -> Table:
 
 def _lost(damage: Damage) -> str:
     first, last = damage.first_offset, damage.last_offset
-    if first is None or last is None or last < first:
-        return "none"
+    if first < 0 or last < first:
+        return "none" if damage.derived else "unknown"
     return str(first) if first == last else f"{first}-{last}"
 
 
@@ -153,15 +155,15 @@ def report_facts(
         "action": action.value,
         "dry_run": dry_run,
         "actions": list(report.actions),
-        "lost_ranges": [damage_facts(damage) for damage in report.lost_ranges],
+        "lost": [damage_facts(damage) for damage in report.lost],
         "lost_records": report.lost_records,
     }
 
 
 def _show_lost(done: Sequence[tuple[int, RepairReport]], topic: str, said: str) -> None:
-    table = damage_table([damage for _, report in done for damage in report.lost_ranges])
+    table = damage_table([damage for _, report in done for damage in report.lost])
     if table.rows:
-        counts = [report.lost_records for _, report in done if report.lost_ranges]
+        counts = [report.lost_records for _, report in done if report.lost]
         known = sum(count for count in counts if count is not None)
         count = (
             f"{known:,}" if None not in counts else f"{known:,} or more" if known else "an unknown number of"

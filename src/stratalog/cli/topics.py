@@ -9,7 +9,8 @@ import typer
 
 from stratalog.cli.console import Column, Table, is_terminal, note, show, show_json
 from stratalog.cli.session import Session, TopicArgument, command, complete_topic
-from stratalog.config import SETTINGS, parse_overrides
+from stratalog.cli.settings import entries_table
+from stratalog.config import SETTINGS, check_names, parse_overrides
 from stratalog.config.units import format_bytes
 from stratalog.errors import ConfigError, NotFoundError, TopicExistsError
 
@@ -140,11 +141,8 @@ def describe_(session: Session, topic: TopicArgument) -> None:
         )
     show(table)
     if entries:
-        settings = Table([Column("setting"), Column("value", right=True), Column("from")])
-        for entry in entries:
-            settings.add(entry.name, entry.value, entry.source)
         print()
-        show(settings)
+        show(entries_table(topic, entries))
 
 
 @app.command()
@@ -166,6 +164,7 @@ def alter(
 ) -> None:
     """Change a topic's settings, or give it more partitions."""
     changes: dict[str, str | None] = dict(parse_settings(config))
+    check_names(unset or [])
     for name in unset or []:
         if name in changes:
             raise ConfigError(f"--unset {name} contradicts --config {name}")

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from stratalog.config.broker import BROKER_NAMES, SETTINGS, BrokerConfig
 from stratalog.config.settings import LONG_MAX, Setting, Synonym, canonical, parse_value
-from stratalog.config.topic import ConfigEntry, TopicConfig, describe, parse_overrides, topic_config
+from stratalog.config.topic import (
+    ConfigEntry,
+    TopicConfig,
+    check_names,
+    describe,
+    parse_overrides,
+    topic_config,
+)
 
 __all__ = [
     "BROKER_NAMES",
@@ -20,6 +27,7 @@ __all__ = [
     "Synonym",
     "TopicConfig",
     "canonical",
+    "check_names",
     "describe",
     "parse_overrides",
     "parse_value",

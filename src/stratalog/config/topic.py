@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -86,7 +86,7 @@ class ConfigEntry:
 def topic_config(broker: BrokerConfig, overrides: Mapping[str, object] | None = None) -> TopicConfig:
     """The effective settings; ConfigError when a name, a value or two values together are wrong."""
     given = overrides or {}
-    _check_names(given)
+    check_names(given)
     fields: dict[str, Any] = {}
     for setting in TOPIC_SETTINGS:
         value, _ = _effective(setting, broker, given)
@@ -98,14 +98,14 @@ def topic_config(broker: BrokerConfig, overrides: Mapping[str, object] | None = 
 
 def parse_overrides(overrides: Mapping[str, object]) -> dict[str, str]:
     """Topic overrides in canonical text, as Kafka prints them; ConfigError names the first wrong one."""
-    _check_names(overrides)
+    check_names(overrides)
     return {name: canonical(parse_value(TOPIC_BY_NAME[name], value)) for name, value in overrides.items()}
 
 
 def describe(broker: BrokerConfig, overrides: Mapping[str, object] | None = None) -> list[ConfigEntry]:
     """Every topic setting with its effective value and source, in the order of the table."""
     given = overrides or {}
-    _check_names(given)
+    check_names(given)
     entries = []
     for setting in TOPIC_SETTINGS:
         value, source = _effective(setting, broker, given)
@@ -130,8 +130,9 @@ def _effective(setting: Setting, broker: BrokerConfig, given: Mapping[str, objec
     return (setting.default, "default") if told is None else (told, "broker")
 
 
-def _check_names(overrides: Mapping[str, object]) -> None:
-    for name in overrides:
+def check_names(names: Iterable[object]) -> None:
+    """ConfigError when one of them is not a setting of a topic; for settings that are taken back."""
+    for name in names:
         if name not in TOPIC_BY_NAME:
             raise ConfigError(f"unknown topic setting {name}{suggest(str(name), TOPIC_BY_NAME)}")
 

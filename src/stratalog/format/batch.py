@@ -3,14 +3,16 @@
     batch_scan     headers found, checked and tabled; index entries; offsets assigned
     batch_decode   records, key hashes, timestamps measured, the network's checks
     batch_encode   records and transaction markers made into batches
-    arrow          the same to and from Arrow
+    arrow          records as Arrow, and the schema
+    batch_arrow    Arrow tables made into batches
 
 Pure functions over buffers; what a crash may leave of a batch is told by ``scan``.
 """
 
 from __future__ import annotations
 
-from stratalog.format.arrow import COLUMNS, ArrowRows, decode_arrow, encode_arrow, schema_for
+from stratalog.format.arrow import COLUMNS, decode_arrow, schema_for
+from stratalog.format.batch_arrow import ArrowRows, encode_arrow
 from stratalog.format.batch_decode import (
     MAX_BATCH_BYTES,
     decode_control,

@@ -51,7 +51,7 @@ _REASONS = {
 
 
 class Run(NamedTuple):
-    """Rows of a scan to be handed to the kernel together. ``body``: where the records begin, -1: at each row."""
+    """Rows of a scan for the kernel to take together. ``body``: where the records begin, -1: at each row."""
 
     source: memoryview
     first: int
@@ -153,7 +153,18 @@ def decode_records(
     state = array("q", bytes(64))
     for run in runs(view, scan, first, last, bounds, mask, 1 << 62, max_bytes):
         if kernel.decode_tuples(
-            run.source, scan.table, run.first, run.last, run.body, bounds, mask, Record, topic, partition, out, state
+            run.source,
+            scan.table,
+            run.first,
+            run.last,
+            run.body,
+            bounds,
+            mask,
+            Record,
+            topic,
+            partition,
+            out,
+            state,
         ):
             raise record_error(scan, state)
     return out
@@ -189,7 +200,7 @@ def decode_keys(
 
 
 def measure(buf: Buffer, scan: Scan, *, max_bytes: int = MAX_BATCH_BYTES) -> None:
-    """Fill in ``min_timestamp`` of every batch by walking its records, and check ``max_timestamp`` against them.
+    """Fill in ``min_timestamp`` of every batch from its records, and check ``max_timestamp`` against them.
 
     LogAppendTime batches, and those of one record or none, are known without a walk.
     """
@@ -217,10 +228,10 @@ def validate(
 ) -> Scan:
     """Check batches from outside, to the last record; returns their scan, with true timestamps in it.
 
-    ``buf`` must hold whole batches and nothing else, each of at most ``max_bytes``. Every record is checked: lengths,
-    offset deltas 0, 1, 2 …, attributes, headers, and with ``require_keys`` the presence of a key. ``client``: also
-    what only a broker may write (control batches, LogAppendTime, delete horizons) is refused. Offsets inside
-    ``buf`` are taken as they come, since ``assign`` replaces them.
+    ``buf`` must hold whole batches and nothing else, each of at most ``max_bytes``. Every record is checked:
+    lengths, offset deltas 0, 1, 2 …, attributes, headers, and with ``require_keys`` the presence of a key.
+    ``client``: also what only a broker may write (control batches, LogAppendTime, delete horizons) is
+    refused. Offsets inside ``buf`` are taken as they come, since ``assign`` replaces them.
     """
     view = as_view(buf)
     found = _scan_each(view)
@@ -232,7 +243,9 @@ def validate(
         if header.size > max_bytes:
             raise RecordTooLargeError(f"{where}: {header.size} bytes, more than the {max_bytes} allowed")
         if header.count != header.last_offset - header.base_offset + 1:
-            raise InvalidRecordError(f"{where}: {header.count} records over other than {header.count} offsets")
+            raise InvalidRecordError(
+                f"{where}: {header.count} records over other than {header.count} offsets"
+            )
         if client:
             _check_client(header, where)
         keyed = require_keys and not header.is_control
@@ -242,7 +255,9 @@ def validate(
         else:
             code = kernel.walk_records(view, table, i, i + 1, -1, True, keyed, state)
         if code == -14:
-            raise InvalidRecordError(f"{where}, record {state[2]}: a compacted topic needs a key on every record")
+            raise InvalidRecordError(
+                f"{where}, record {state[2]}: a compacted topic needs a key on every record"
+            )
         if code:
             raise record_error(found, state)
     found.max_timestamp = max((table[i * WIDTH + 9] for i in range(found.n)), default=-1)

@@ -23,7 +23,8 @@ _DIRECT_CRC = 4096  # up to here a second pass is cheaper than joining two CRCs
 kernel.use_error(InvalidRecordError)
 
 encode_one = kernel.encode_one
-"""encode_one(value, key, headers, timestamp, base_offset, leader_epoch, timestamp_type) -> bytes: one uncompressed batch."""
+"""One uncompressed batch of one record:
+encode_one(value, key, headers, timestamp, base_offset, leader_epoch, timestamp_type) -> bytes."""
 
 
 class Encoded(NamedTuple):
@@ -32,7 +33,7 @@ class Encoded(NamedTuple):
     data: bytes | bytearray
     base_offset: int
     last_offset: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     min_timestamp: int
     max_timestamp: int
     offset_of_max_timestamp: int
@@ -106,12 +107,20 @@ def encode_records(
         base_sequence,
     )
     if data is None:
-        raise RecordTooLargeError(f"record {start}: {count} bytes as a batch, more than the {max_bytes} allowed")
+        raise RecordTooLargeError(
+            f"record {start}: {count} bytes as a batch, more than the {max_bytes} allowed"
+        )
     return finish(data, count, least, largest, base_offset, codec, level), start + count
 
 
 def finish(
-    data: bytes | bytearray, count: int, least: int, largest: int, base_offset: int, codec: int, level: int | None
+    data: bytes | bytearray,
+    count: int,
+    least: int,
+    largest: int,
+    base_offset: int,
+    codec: int,
+    level: int | None,
 ) -> Encoded:
     if codec:
         data = with_codec(data, codec, level)

@@ -62,7 +62,7 @@ class BatchHeader(NamedTuple):
     size: int
     base_offset: int
     last_offset: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     leader_epoch: int
     attributes: int
     crc: int
@@ -119,8 +119,8 @@ class Stop(enum.Enum):
 class Scan:
     """The batches a scan found, in order, as a table of numbers.
 
-    ``records`` counts those outside control batches; ``needed`` is, for PARTIAL, how long the batch at ``end`` is
-    if its header was in the buffer, else the size of a header.
+    ``records`` counts those outside control batches; ``needed`` is, for PARTIAL, how long the batch at
+    ``end`` is if its header was in the buffer, else the size of a header.
     """
 
     __slots__ = ("end", "has_producers", "max_timestamp", "n", "needed", "reason", "records", "stop", "table")
@@ -189,7 +189,8 @@ class Scan:
         return low
 
     def __repr__(self) -> str:
-        return f"Scan({self.n} batches, end={self.end}, {self.stop.name}{': ' if self.reason else ''}{self.reason})"
+        why = f": {self.reason}" if self.reason else ""
+        return f"Scan({self.n} batches, end={self.end}, {self.stop.name}{why})"
 
 
 def as_view(buf: Buffer) -> memoryview:
@@ -273,7 +274,11 @@ def _foreign_magic(view: memoryview, position: int, end: int, magic: int, size: 
     if magic > MAGIC:
         return Stop.UNSUPPORTED, f"message format {magic} is newer than this library", 0
     if size > end - position:
-        return Stop.PARTIAL, f"a message of format {magic} needs {size} bytes, {end - position} are left", size
+        return (
+            Stop.PARTIAL,
+            f"a message of format {magic} needs {size} bytes, {end - position} are left",
+            size,
+        )
     stored = int.from_bytes(view[position + 12 : position + 16], "big")
     if zlib.crc32(view[position + 16 : position + size]) != stored:
         return Stop.CORRUPT, f"magic {magic}, and no message of that format", 0
@@ -356,8 +361,8 @@ def assign(
 ) -> int:
     """Give validated batches their offsets and leader epoch, in place; returns the next offset.
 
-    With ``log_append_time_ms`` the batches become LogAppendTime. A batch whose maxTimestamp was not that of its
-    records (``validate`` found it out) is corrected. The scan is brought up to date with the bytes.
+    With ``log_append_time_ms`` the batches become LogAppendTime. A batch whose maxTimestamp was not that of
+    its records (``validate`` found it out) is corrected. The scan is brought up to date with the bytes.
     """
     next_offset = kernel.assign_offsets(
         as_view(buf),

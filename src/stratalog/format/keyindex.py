@@ -86,8 +86,7 @@ def pack(hashes: array[int], offsets: array[int], base_offset: int, log_size: in
 
 
 def _page_seed(header_crc: int, page: int) -> int:
-    seed: int = crc32c(_SEED.pack(header_crc, page))
-    return seed
+    return crc32c(_SEED.pack(header_crc, page))
 
 
 def _sorted_entries(hashes: array[int], offsets: array[int], base_offset: int) -> bytes:

@@ -9,8 +9,8 @@ cluster and node a log directory belongs to) and `.kafka_cleanshutdown` (it was 
     .kafka_cleanshutdown     {"version":0,"brokerEpoch":12}
 
 Ids are 16 bytes in URL-safe base64 without padding. The first two files are written beside and renamed: a
-crash leaves the old or the new one. Of the third only the presence counts; it is removed, durably, before
-the first write, and whatever a crash leaves inside it means nothing.
+crash leaves the old or the new one. The third is there or not; it is removed, durably, before the first
+write, and what it holds only tells who closed the directory.
 """
 
 from __future__ import annotations

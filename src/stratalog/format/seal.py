@@ -20,8 +20,9 @@ It says what Kafka's own files cannot: the batch CRC does not cover a batch's of
 batch header holds the first record's timestamp and not the smallest, and no header says how many batches
 there should have been.
 
-The seal is written whole when a segment is sealed. After a crash it may be missing or fail its CRC: then
-it is made again from the log. A sound seal that contradicts its log is evidence against the log.
+The seal is written whole when a segment is sealed or its writer closes; beside an active segment it may
+cover less than the log. After a crash it may be missing or fail its CRC: then it is made again from the
+log. A sound seal that contradicts a log no longer written to is evidence against the log.
 """
 
 from __future__ import annotations
@@ -318,8 +319,7 @@ def _join_crcs(crcs: tuple[int | bytes | bytearray, ...], sizes: tuple[int, ...]
         crc, first = crcs[0], 1
     rest = crcs[first:]
     if int not in set(map(type, rest)):
-        whole: int = crc32c(b"".join(rest), crc)  # type: ignore[arg-type]  # no CRC among them
-        return whole
+        return crc32c(b"".join(rest), crc)  # type: ignore[arg-type]  # no CRC among them
     for known, size in zip(rest, sizes[first:], strict=True):
         crc = crc32c_combine(crc, known, size) if isinstance(known, int) else crc32c(known, crc)
     return crc

@@ -42,7 +42,7 @@ def decode_tuples(
     out: list,
     state: cython.longlong[::1],
 ) -> cython.int:
-    """Append a ``cls(value, key, headers, timestamp, offset, partition, timestamp_type, topic)`` per record."""
+    """Append ``cls(value, key, headers, timestamp, offset, partition, timestamp_type, topic)`` per record."""
     src: cython.pointer[cython.const[cython.uchar]]
     t: cython.pointer[cython.const[cython.longlong]]
     b: cython.pointer[cython.const[cython.longlong]]
@@ -150,7 +150,7 @@ def _headers(
     stop: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
 ) -> tuple:
-    """Headers that ``read_record`` has checked, as (key, value) pairs; a key that is not UTF-8 is repaired."""
+    """Headers that ``read_record`` has checked, as (key, value) pairs; a key that is no UTF-8 is repaired."""
     v: cython.ulonglong
     n: cython.Py_ssize_t
     made: list = []

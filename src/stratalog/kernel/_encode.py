@@ -52,7 +52,9 @@ def varint_length(v: cython.ulonglong) -> cython.Py_ssize_t:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def put_varint(dst: cython.pointer[cython.uchar], p: cython.Py_ssize_t, v: cython.ulonglong) -> cython.Py_ssize_t:
+def put_varint(
+    dst: cython.pointer[cython.uchar], p: cython.Py_ssize_t, v: cython.ulonglong
+) -> cython.Py_ssize_t:
     while v >= 0x80:
         dst[p] = (v & 0x7F) | 0x80
         p += 1
@@ -199,7 +201,11 @@ def _header_bytes(headers: object, index: cython.Py_ssize_t) -> bytes:
 @cython.inline
 @cython.exceptval(check=False)
 def _body_size(
-    zigzag_time: cython.ulonglong, number: cython.ulonglong, key: bytes | None, value: bytes | None, headers: bytes
+    zigzag_time: cython.ulonglong,
+    number: cython.ulonglong,
+    key: bytes | None,
+    value: bytes | None,
+    headers: bytes,
 ) -> cython.Py_ssize_t:
     """Bytes of a record after its length."""
     size: cython.Py_ssize_t = 1 + varint_length(zigzag_time) + varint_length(number << 1) + len(headers)
@@ -299,7 +305,8 @@ def encode_tuples(
     """A batch of records[start:], as many as fit in ``max_bytes``.
 
     A record is a tuple (value, key, headers, timestamp, …); what is missing at its end is as if None. Returns
-    (batch, count, least timestamp, largest timestamp); batch is None, and count its size, when the first does not fit.
+    (batch, count, least timestamp, largest timestamp); batch is None, and count its size, when not even the
+    first fits.
     """
     dst: cython.pointer[cython.uchar]
     i: cython.Py_ssize_t = start
@@ -387,7 +394,9 @@ def encode_tuples(
         value = record[0] if width > 0 else None
         key = record[1] if width > 1 else None
         stamp = record[3] if width > 3 else None
-        if (value is not None and not isinstance(value, bytes)) or (key is not None and not isinstance(key, bytes)):
+        if (value is not None and not isinstance(value, bytes)) or (
+            key is not None and not isinstance(key, bytes)
+        ):
             raise RuntimeError("records changed while they were encoded")
         timestamp = now_ms if stamp is None else _timestamp(stamp, i)
         written = NO_HEADERS if header_parts is None else header_parts[number]
@@ -395,7 +404,9 @@ def encode_tuples(
         body = _body_size(time, number, cython.cast(bytes, key), cython.cast(bytes, value), written)
         if varint_length(cython.cast(cython.ulonglong, body) << 1) + body > size - p:
             raise RuntimeError("records changed while they were encoded")
-        p = _put_record(dst, p, body, time, number, cython.cast(bytes, key), cython.cast(bytes, value), written)
+        p = _put_record(
+            dst, p, body, time, number, cython.cast(bytes, key), cython.cast(bytes, value), written
+        )
     if p != size:
         raise RuntimeError("records changed while they were encoded")
     if attributes & 8:

@@ -11,7 +11,12 @@ import cython
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
-    from cython.cimports.stratalog.kernel._encode import put_header, put_varint, varint_length, zigzag_difference
+    from cython.cimports.stratalog.kernel._encode import (
+        put_header,
+        put_varint,
+        varint_length,
+        zigzag_difference,
+    )
 else:
     from stratalog.kernel._encode import put_header, put_varint, varint_length, zigzag_difference
 
@@ -100,8 +105,8 @@ def encode_columns(
 ) -> cython.int:
     """Encode rows row … rows - 1 into ``target`` until the next would pass ``max_bytes`` or the target's end.
 
-    An empty ``key_ends``, ``timestamps`` or ``header_ends`` is a column that is not there. ``state`` out: 0 bytes
-    written, 1 records, 2 least and 3 largest timestamp, 4 the size a batch of the next record alone would have.
+    An empty ``key_ends``, ``timestamps`` or ``header_ends`` is a column that is not there. ``state`` out: 0
+    bytes written, 1 records, 2 least and 3 largest timestamp, 4 the size of a batch of the next record alone.
     """
     dst: cython.pointer[cython.uchar]
     i: cython.Py_ssize_t = row
@@ -134,9 +139,15 @@ def encode_columns(
         raise ValueError("encode_columns: rows outside the columns")
     if (has_headers and len(header_ends) <= rows) or _short(value_valid, value_bit, rows):
         raise ValueError("encode_columns: rows outside the columns")
-    if _short(key_valid, key_bit, rows) or _short(time_valid, time_bit, rows) or _short(header_valid, header_bit, rows):
+    if (
+        _short(key_valid, key_bit, rows)
+        or _short(time_valid, time_bit, rows)
+        or _short(header_valid, header_bit, rows)
+    ):
         raise ValueError("encode_columns: rows outside the columns")
-    if _short(name_valid, name_bit, len(name_ends) - 1) or _short(content_valid, content_bit, len(content_ends) - 1):
+    if _short(name_valid, name_bit, len(name_ends) - 1) or _short(
+        content_valid, content_bit, len(content_ends) - 1
+    ):
         raise ValueError("encode_columns: rows outside the columns")
     if cython.compiled:
         dst = cython.address(target[0])
@@ -273,6 +284,8 @@ def encode_columns(
 
 
 @cython.cfunc
-def _short(valid: cython.const[cython.uchar][::1], bit: cython.Py_ssize_t, rows: cython.Py_ssize_t) -> cython.bint:
+def _short(
+    valid: cython.const[cython.uchar][::1], bit: cython.Py_ssize_t, rows: cython.Py_ssize_t
+) -> cython.bint:
     """Is a bitmap there, but too small?"""
     return len(valid) > 0 and rows > 0 and (bit < 0 or (bit + rows + 7) // 8 > len(valid))

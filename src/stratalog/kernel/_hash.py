@@ -34,9 +34,10 @@ def _crc(data: cython.const[cython.uchar][::1], crc: cython.uint) -> cython.uint
     if size == 0:
         return crc
     if size < 65536:
-        return stratalog_crc(crc, cython.address(data[0]), size)
-    with cython.nogil:
         crc = stratalog_crc(crc, cython.address(data[0]), size)
+    else:
+        with cython.nogil:
+            crc = stratalog_crc(crc, cython.address(data[0]), size)
     return crc
 
 
@@ -159,7 +160,9 @@ def _rotate(a: cython.ulonglong, bits: cython.int) -> cython.ulonglong:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _little(data: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.ulonglong:
+def _little(
+    data: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
+) -> cython.ulonglong:
     i: cython.Py_ssize_t
     r: cython.ulonglong = 0
     if cython.compiled:
@@ -187,7 +190,9 @@ def _round(acc: cython.ulonglong, lane: cython.ulonglong) -> cython.ulonglong:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _xxh64(data: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.ulonglong:
+def _xxh64(
+    data: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.ulonglong:
     """XXH64 with seed 0 of data[p:end]."""
     size: cython.Py_ssize_t = end - p
     h: cython.ulonglong

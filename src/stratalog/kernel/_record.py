@@ -17,8 +17,18 @@ bytes long, every length is compared with the bytes left, a record must end wher
 
 import cython
 
-# What can be wrong with a record. Slots of `state`: 0 the code, 1 the row, 2 the record's number in the batch.
-SHORT, VARINT, SIZE, KEY, VALUE, HEADERS, HEADER_KEY, HEADER_VALUE, LEFTOVER = -1, -2, -3, -4, -5, -6, -7, -8, -9
+# What can be wrong with a record. Slots of `state`: 0 the code, 1 the row, 2 the record's number in it.
+SHORT, VARINT, SIZE, KEY, VALUE, HEADERS, HEADER_KEY, HEADER_VALUE, LEFTOVER = (
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+    -7,
+    -8,
+    -9,
+)
 OFFSET, REST, BODY, ATTRIBUTES, KEYLESS, TIMESTAMP, ROOM, HEADER_ROOM = -10, -11, -12, -13, -14, -15, -16, -17
 
 M64 = 0xFFFFFFFFFFFFFFFF
@@ -29,7 +39,10 @@ HALF = 0x8000000000000000
 @cython.nogil
 @cython.exceptval(check=False)
 def _long_varint(
-    src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, end: cython.Py_ssize_t, longest: cython.int
+    src: cython.pointer[cython.const[cython.uchar]],
+    p: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    longest: cython.int,
 ) -> tuple[cython.ulonglong, cython.Py_ssize_t]:
     value: cython.ulonglong = 0
     byte: cython.ulonglong
@@ -53,7 +66,10 @@ def _long_varint(
 @cython.nogil
 @cython.exceptval(check=False)
 def read_varint(
-    src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, end: cython.Py_ssize_t, longest: cython.int
+    src: cython.pointer[cython.const[cython.uchar]],
+    p: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    longest: cython.int,
 ) -> tuple[cython.ulonglong, cython.Py_ssize_t]:
     """The zigzag number at ``p``, still zigzag, and the position after it (or a negative code)."""
     if p < end and src[p] < 0x80:
@@ -84,8 +100,8 @@ def read_record(
 ) -> cython.Py_ssize_t:
     """Take one record apart; the position after it, or a negative code.
 
-    ``f``: 0 attributes, 1 offset delta, 2 key position, 3 key length (-1: null), 4 value position, 5 value length,
-    6 headers, 7 position of the first header, 8 timestamp (``base_timestamp`` and the delta).
+    ``f``: 0 attributes, 1 offset delta, 2 key position, 3 key length (-1: null), 4 value position, 5 value
+    length, 6 headers, 7 position of the first header, 8 timestamp (``base_timestamp`` and the delta).
     """
     v: cython.ulonglong
     w: cython.ulonglong
@@ -183,7 +199,7 @@ def body_end(
     body: cython.Py_ssize_t,
     size: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Where the records of the batch at table[i] end in a source of ``size`` bytes; -1 when they cannot be there."""
+    """Where the records of the batch at table[i] end in a source of ``size`` bytes; -1: they cannot."""
     if body >= 0:
         return size if body <= size else -1
     if table[i] < 0 or table[i + 1] < 61 or table[i + 1] > size - table[i] or table[i + 6] & 7:
@@ -203,10 +219,10 @@ def walk_records(
 ) -> cython.int:
     """Check every record of the rows and fill in their least (and, when ``strict``, largest) timestamps.
 
-    ``strict`` is for batches from the network: offset deltas 0, 1, 2 …, attributes zero, and the table's largest
-    timestamp is corrected instead of judged. ``keyed``: a record without a key is an error. When not ``strict``,
-    LogAppendTime batches and those of one record are not walked, and the walk ends at a compressed batch whose
-    records were not given. ``state`` 3: the row after the last one done.
+    ``strict`` is for batches from the network: offset deltas 0, 1, 2 …, attributes zero, and the table's
+    largest timestamp is corrected instead of judged. ``keyed``: a record without a key is an error. When not
+    ``strict``, LogAppendTime batches and those of one record are not walked, and the walk ends at a
+    compressed batch whose records were not given. ``state`` 3: the row after the last one done.
     """
     src: cython.pointer[cython.const[cython.uchar]]
     t: cython.pointer[cython.longlong]
@@ -298,5 +314,3 @@ def walk_records(
     if code:
         state[0], state[1], state[2] = code, r, n
     return code
-
-

@@ -104,8 +104,8 @@ def scan_batches(
 
     ``info``: 0 out: why it stopped; 1 out: the position after the last good batch; 2 out: bytes needed
     (PARTIAL); 3 in/out: the lowest base offset allowed next (the only one, when ``contiguous``);
-    4, 5 out: the numbers behind an error; 6 in/out: records outside control batches; 7 in/out: largest timestamp;
-    8 in/out: batches of producers with an id.
+    4, 5 out: the numbers behind an error; 6 in/out: records outside control batches; 7 in/out: largest
+    timestamp; 8 in/out: batches of producers with an id.
     """
     src: cython.pointer[cython.const[cython.uchar]]
     out: cython.pointer[cython.longlong]
@@ -155,7 +155,9 @@ def scan_batches(
                         code = 10
                         break
                 break
-            if size < 61 and (size < 26 or end - p < 17 or src[p + 16] == 2):  # an older message may be shorter
+            if size < 61 and (
+                size < 26 or end - p < 17 or src[p + 16] == 2
+            ):  # an older message may be shorter
                 code = 10
                 info[4] = size - 12
                 break
@@ -184,12 +186,11 @@ def scan_batches(
                 code = 15
                 info[4] = count
                 break
-            if base != floor:
-                if contiguous or base < floor:
-                    code = 16 if contiguous else 17
-                    info[4] = floor
-                    info[5] = base
-                    break
+            if base != floor and (contiguous or base < floor):
+                code = 16 if contiguous else 17
+                info[4] = floor
+                info[5] = base
+                break
             if size > end - p:
                 code = 1
                 info[2] = size
@@ -262,7 +263,13 @@ def plan_run(
     stored: cython.longlong = 0
     first: cython.Py_ssize_t = -1
     masked: cython.bint = len(skip) > 0
-    if row < 0 or end_row * 14 > len(table) or (masked and len(skip) < end_row) or len(bounds) < 4 or len(out) < 5:
+    if (
+        row < 0
+        or end_row * 14 > len(table)
+        or (masked and len(skip) < end_row)
+        or len(bounds) < 4
+        or len(out) < 5
+    ):
         raise ValueError("plan_run: rows outside the table")
     out[4] = 0
     while row < end_row:

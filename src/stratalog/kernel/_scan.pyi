@@ -7,7 +7,14 @@ HEADER_SIZE: int
 WIDTH: int
 
 def scan_batches(
-    source: Bytes, start: int, end: int, check_crc: bool, contiguous: bool, table: Numbers, row: int, info: Numbers
+    source: Bytes,
+    start: int,
+    end: int,
+    check_crc: bool,
+    contiguous: bool,
+    table: Numbers,
+    row: int,
+    info: Numbers,
 ) -> int: ...
 def plan_run(
     table: Numbers, row: int, end_row: int, bounds: Numbers, skip: Bytes, max_bytes: int, out: Numbers

@@ -10,11 +10,10 @@ Crash policy: the `.log` is the truth. Entries past the synced end are rebuilt b
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from stratalog import kernel
 from stratalog.format import batch as batches
-from stratalog.format import keyindex, seal as seals, txn_index
+from stratalog.format import keyindex, txn_index
+from stratalog.format import seal as seals
 from stratalog.format.batch import BatchHeader, IndexState
 from stratalog.format.offset_index import OffsetIndex
 from stratalog.format.seal import Seal, SealBuilder
@@ -27,21 +26,13 @@ from stratalog.log.scanning import scan_file
 from stratalog.log.segment import Segment
 from stratalog.model import SegmentInfo, SegmentState
 
+SMALL_BATCH_BYTES = 4096
+"""Below this a batch's bytes are cheaper to keep for a moment than its CRC is to combine."""
+
+BatchBytes = bytes | bytearray | int
+
 WRITE_BEHIND_ENTRIES = 128
 """Index entries gathered before they are written: one small write per half a megabyte of log."""
-
-
-class BatchFacts(NamedTuple):
-    """What the active segment must know about a batch it just took."""
-
-    size: int
-    base_offset: int
-    last_offset: int
-    count: int
-    min_timestamp: int
-    max_timestamp: int
-    data: bytes | bytearray | int
-    """The batch's bytes, or the CRC-32C of all of them where that is at hand."""
 
 
 class ActiveSegment(Segment):
@@ -51,6 +42,7 @@ class ActiveSegment(Segment):
         "aborted_txns",
         "bytes_since_entry",
         "created_ms",
+        "entries",
         "file",
         "first_timestamp",
         "index",
@@ -88,12 +80,14 @@ class ActiveSegment(Segment):
         self.first_timestamp: int | None = None
         self.index = OffsetIndex(base_offset)
         self.times = TimeIndex(base_offset)
+        self.entries = 0
+        """Entries in the offset index; `len` of it, without the call."""
         self.index_written = 0
         self.times_written = 0
         self.bytes_since_entry = 0
         self.max_timestamp_so_far = -1
         self.offset_of_max_timestamp = base_offset
-        self.sealer: SealBuilder | None = SealBuilder()
+        self.sealer: SealBuilder | None = SealBuilder(base_offset)
         self.keys: ActiveKeyIndex | None = ActiveKeyIndex() if keyed else None
         self.aborted_txns: list[AbortedTxn] = []
         self.file: File | None = None
@@ -147,32 +141,39 @@ class ActiveSegment(Segment):
             self.context.handles.release(self.file)
             self.file = None
 
-    def took(self, facts: BatchFacts, interval_bytes: int) -> None:
-        """Account for a batch that was written at the current end; the readable size grows last."""
+    def took(
+        self,
+        data: BatchBytes,
+        size: int,
+        base_offset: int,
+        last_offset: int,
+        count: int,
+        min_timestamp: int,
+        max_timestamp: int,
+        interval_bytes: int,
+    ) -> None:
+        """Account for a batch written at the current end; the readable size grows last.
+
+        ``data`` is the batch's bytes, or the CRC-32C of all of them where that is at hand. Called for
+        every append, hence so plain.
+        """
         position = self.size
-        if facts.max_timestamp > self.max_timestamp_so_far:
-            self.max_timestamp_so_far = facts.max_timestamp
-            self.offset_of_max_timestamp = facts.last_offset
+        if max_timestamp > self.max_timestamp_so_far:
+            self.max_timestamp_so_far = max_timestamp
+            self.offset_of_max_timestamp = last_offset
         if self.bytes_since_entry > interval_bytes:
-            self.index.append(facts.last_offset, position)
+            self.index.append(last_offset, position)
             self.times.maybe_append(self.max_timestamp_so_far, self.offset_of_max_timestamp)
-            self.bytes_since_entry = 0
-        self.bytes_since_entry += facts.size
-        if self.first_timestamp is None:
-            self.first_timestamp = facts.max_timestamp
+            self.entries += 1
+            self.bytes_since_entry = size
+        else:
+            self.bytes_since_entry += size
         if self.sealer is not None:
             self.sealer.add(
-                position,
-                facts.size,
-                facts.data,
-                facts.base_offset,
-                facts.last_offset,
-                facts.count,
-                facts.min_timestamp,
-                facts.max_timestamp,
+                position, size, data, base_offset, last_offset, count, min_timestamp, max_timestamp
             )
-        self.size = position + facts.size
-        self.next_offset = facts.last_offset + 1
+        self.size = position + size
+        self.next_offset = last_offset + 1
 
     def add_aborted(self, txn: AbortedTxn) -> None:
         """Remember an aborted transaction, in memory and behind the `.txnindex`."""
@@ -243,20 +244,16 @@ class ActiveSegment(Segment):
         )
 
 
-def rebuild_facts(
-    segment: Segment, *, keyed: bool, resume: Seal | None = None
-) -> tuple[SealBuilder, ActiveKeyIndex | None]:
-    """The seal's facts, and the keys when wanted, by one pass over the log (from ``resume`` on)."""
-    sealer = SealBuilder() if resume is None else SealBuilder.resume(resume)
+def rebuild_facts(segment: Segment, *, keyed: bool) -> tuple[SealBuilder, ActiveKeyIndex | None]:
+    """The seal's facts, and the keys when wanted, by one pass over the log."""
+    sealer = SealBuilder(segment.base_offset)
     keys = ActiveKeyIndex() if keyed else None
-    position = 0 if resume is None or keyed else resume.size_bytes
     with segment.open_log() as file:
-        for at, data, scan in scan_file(file, position, segment.size, check_crc=True):
+        for at, data, scan in scan_file(file, 0, segment.size, check_crc=True):
             batches.measure(data, scan)
             view = memoryview(data)
             for header in scan:
-                if resume is None or at + header.position >= resume.size_bytes:
-                    add_header(sealer, header, at, view)
+                add_header(sealer, header, at, view)
             if keys is not None:
                 keys.extend(*batches.decode_keys(data, scan))
     return sealer, keys
@@ -264,10 +261,11 @@ def rebuild_facts(
 
 def add_header(sealer: SealBuilder, header: BatchHeader, base_position: int, data: memoryview) -> None:
     """One scanned and measured batch into a seal; ``data`` is the buffer the header was found in."""
+    whole = data[header.position : header.position + header.size]
     sealer.add(
         base_position + header.position,
         header.size,
-        kernel.crc32c(data[header.position : header.position + header.size]),
+        bytes(whole) if header.size <= SMALL_BATCH_BYTES else kernel.crc32c(whole),
         header.base_offset,
         header.last_offset,
         0 if header.is_control else header.count,

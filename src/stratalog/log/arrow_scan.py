@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import CorruptionError, InvalidArgumentError
-from stratalog.format import arrow, batch as batches
+from stratalog.format import arrow
+from stratalog.format import batch as batches
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.chunks import read_chunks
 from stratalog.log.reader import END, MAX_RELISTS, Isolation, LogView, aborted_rows, segment_index
@@ -178,7 +179,12 @@ def _by_seal(segment: Segment, start: int, stop: int, options: ScanOptions) -> I
         block = seal.blocks[begin]
         end_position = seal.blocks[end].position if end < len(seal.blocks) else None
         return _Piece(
-            segment, Start(block.position, None), block.first_offset, end_position, max(start, block.first_offset), stop
+            segment,
+            Start(block.position, None),
+            block.first_offset,
+            end_position,
+            max(start, block.first_offset),
+            stop,
         )
 
     for at, block in enumerate(seal.blocks):

@@ -24,6 +24,8 @@ from stratalog.log.segment import Segment, Start
 
 FIRST_CHUNK = 16 << 10
 FULL_CHUNK = 1 << 20
+SKIP_BYTES = 4 << 10
+"""Batches smaller than this are read rather than skipped: one read fetches many of them."""
 
 
 class Chunk(NamedTuple):
@@ -38,6 +40,7 @@ def read_chunks(
     segment: Segment,
     start: Start,
     *,
+    offset: int = -1,
     end_position: int | None = None,
     expect: int | None = None,
     first_size: int = FIRST_CHUNK,
@@ -47,8 +50,9 @@ def read_chunks(
     """Chunks from ``start`` to ``end_position`` (the segment's readable size when None).
 
     An index entry that does not meet its batch makes the segment rebuild its index, once, and the
-    reading start over from the segment's first byte. ``expect`` is the base offset the first batch must
-    have, when the seal told. ``live`` is for a tail under another writer.
+    reading start over from the segment's first byte. Batches before ``offset`` need not be read.
+    ``expect`` is the base offset the first batch must have, when the seal told. ``live`` is for a tail
+    under another writer.
     """
     if start.position > 0 and not segment.is_active:
         seal = segment.seal
@@ -57,21 +61,29 @@ def read_chunks(
             at = bisect_right(starts, start.position) - 1
             start = Start(starts[max(at, 0)] if starts else 0, None)
     with segment.open_log() as file:
-        if start.last_offset is not None and not _meets(file, start):
-            segment.context.warn(f"{segment.path('index')}: does not meet the log; rebuilt from it")
-            segment.rebuild_indexes()
-            start = Start(0, None)
+        indexed = start.last_offset
+        if indexed is not None:
+            met = _meet(file, start)
+            if met is None:
+                segment.context.warn(f"{segment.path('index')}: does not meet the log; rebuilt from it")
+                segment.rebuild_indexes()
+                start = Start(0, None)
+            elif met >= SKIP_BYTES and indexed < offset:
+                # The indexed batch ends before the wanted offset: do not read all of it to find that out.
+                start, expect = Start(start.position + met, None), indexed + 1
         yield from _chunks(segment, file, start, end_position, expect, first_size, full_size, live)
 
 
-def _meets(file: File, start: Start) -> bool:
-    """True when the batch at the indexed position ends with the indexed offset."""
+def _meet(file: File, start: Start) -> int | None:
+    """The size of the batch at the indexed position; None when it does not end with the indexed offset."""
     header = file.pread(HEADER_SIZE, start.position)
     if len(header) < HEADER_SIZE:
-        return False
+        return None
     base_offset = int.from_bytes(header[0:8], "big", signed=True)
     delta = int.from_bytes(header[23:27], "big", signed=True)
-    return header[16] == 2 and base_offset + delta == start.last_offset
+    if header[16] != 2 or base_offset + delta != start.last_offset:
+        return None
+    return int.from_bytes(header[8:12], "big", signed=True) + 12
 
 
 def _chunks(

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from stratalog import kernel
 from stratalog.errors import InvalidRecordError, RecordTooLargeError
-from stratalog.format import batch as batches, codecs
-from stratalog.format.batch import BatchHeader, Scan
-from stratalog.log.active import BatchFacts
+from stratalog.format import batch as batches
+from stratalog.format import codecs
+from stratalog.format.batch import Scan
 from stratalog.log.producers import MarkerType, ProducerBatch
 from stratalog.log.writer import PartitionWriter
 
@@ -29,7 +29,9 @@ class BatchesAppended(NamedTuple):
     duplicate: bool = False
 
 
-def append_batches(writer: PartitionWriter, data: bytes | bytearray, *, sync: bool = False) -> BatchesAppended:
+def append_batches(
+    writer: PartitionWriter, data: bytes | bytearray, *, sync: bool = False
+) -> BatchesAppended:
     """Append one or more whole RecordBatch v2, as a producer sent them."""
     config = writer.config
     buffer = bytearray(data)
@@ -39,7 +41,7 @@ def append_batches(writer: PartitionWriter, data: bytes | bytearray, *, sync: bo
     buffer, scan = _recompressed(writer, buffer, scan)
     if len(buffer) > config.segment_bytes:
         raise RecordTooLargeError(
-            f"{writer.topic}: {len(buffer)} bytes in one append do not fit a segment of {config.segment_bytes}"
+            f"{writer.topic}: {len(buffer)} bytes at once, more than segment.bytes={config.segment_bytes}"
         )
     with writer.lock:
         writer.make_usable()
@@ -58,7 +60,7 @@ def append_batches(writer: PartitionWriter, data: bytes | bytearray, *, sync: bo
         writer.producers.validate(*incoming)
         if not config.log_append_time:
             for header in scan:
-                writer.check_timestamps(header.min_timestamp, header.max_timestamp, now)
+                writer.admission.check_timestamps(header.min_timestamp, header.max_timestamp, now)
         first = writer.next_offset
         batches.assign(
             buffer,
@@ -100,7 +102,7 @@ def append_marker(
             timestamp=now,
             coordinator_epoch=coordinator_epoch,
         )
-        active = writer.write(data, BatchFacts(len(data), offset, offset, 0, now, now, data), now)
+        active = writer.write(data, data, len(data), offset, offset, 0, now, now, now)
         completed = writer.producers.update(facts)
         if completed is not None and completed.aborted:
             active.add_aborted(completed.aborted_txn())
@@ -133,20 +135,18 @@ def _write(writer: PartitionWriter, buffer: bytearray, placed: Scan, measured: S
     for header, original in zip(placed, measured, strict=True):
         data = view[header.position : header.position + header.size]
         oldest = header.max_timestamp if header.timestamp_type else original.min_timestamp
-        active = writer.write(data, _facts(header, oldest, data), now)
+        active = writer.write(
+            data,
+            kernel.crc32c(data),
+            header.size,
+            header.base_offset,
+            header.last_offset,
+            header.count,
+            oldest,
+            header.max_timestamp,
+            now,
+        )
         if active.keys is not None:
             active.keys.extend(*batches.decode_keys(data, batches.scan(data, check_crc=False)))
         if header.producer_id >= 0:
             writer.producers.update(ProducerBatch.of(header))
-
-
-def _facts(header: BatchHeader, min_timestamp: int, data: memoryview) -> BatchFacts:
-    return BatchFacts(
-        header.size,
-        header.base_offset,
-        header.last_offset,
-        header.count,
-        min_timestamp,
-        header.max_timestamp,
-        kernel.crc32c(data),
-    )

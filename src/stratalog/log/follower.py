@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from stratalog.errors import FormatError
 from stratalog.format.offset_index import OffsetIndex
@@ -20,13 +21,13 @@ from stratalog.format.time_index import TimeIndex
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.context import LogContext
 from stratalog.log.listing import settled_view
+from stratalog.log.partition import aborted_in
 from stratalog.log.producers import ProducerState
 from stratalog.log.reader import Isolation
 from stratalog.log.replay import load_snapshot, replay
 from stratalog.log.scanning import scan_file
 from stratalog.log.segment import Segment
 from stratalog.log.tailfile import read_tail
-from stratalog.log.writer import aborted_in
 from stratalog.model import SegmentInfo, SegmentState
 
 POLL_S = 0.01
@@ -200,7 +201,7 @@ class PartitionFollower:
             if old is not None:
                 segment.forget()
             found.append(segment)
-        for segment, following in zip(found, found[1:], strict=False):
+        for segment, following in pairwise(found):
             segment.next_offset = following.base_offset
         if found:
             last = found[-1]
@@ -213,7 +214,11 @@ class PartitionFollower:
         """The last segment, readable up to the last point that is known without scanning."""
         tail = self._tail
         live = LiveSegment(segment, ours=tail is not None)
-        if tail is not None and tail.synced_base == segment.base_offset and segment.size >= tail.synced_position:
+        if (
+            tail is not None
+            and tail.synced_base == segment.base_offset
+            and segment.size >= tail.synced_position
+        ):
             live.size, live.next_offset = tail.synced_position, tail.synced_offset
         return live
 
@@ -253,6 +258,4 @@ class PartitionFollower:
     def segment_infos(self) -> list[SegmentInfo]:
         self.refresh()
         segments: Sequence[Segment] = self._segments
-        return [
-            segment.info(SegmentState.ACTIVE if segment.is_active else None) for segment in segments
-        ]
+        return [segment.info(SegmentState.ACTIVE if segment.is_active else None) for segment in segments]

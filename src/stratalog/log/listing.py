@@ -16,7 +16,7 @@ LISTING_TRIES = 100
 
 
 def list_files(fs: FileSystem, directory: str) -> dict[str, int]:
-    """Names and sizes of the plain files in a partition directory; ones that vanish meanwhile are left out."""
+    """Names and sizes of the plain files in a partition directory, less what vanishes meanwhile."""
     found = {}
     for name in fs.list_dir(directory):
         try:
@@ -66,9 +66,7 @@ def swap_end(context: LogContext, directory: str, base_offset: int) -> int:
     A swap that does not check out to its last byte must not replace anything: `CorruptionError`.
     """
     path = f"{directory}/{segment_name(base_offset)}.log{SWAP}"
-    segment = Segment(
-        context, directory, "", 0, base_offset, size=context.fs.stat(path).size, suffix=SWAP
-    )
+    segment = Segment(context, directory, "", 0, base_offset, size=context.fs.stat(path).size, suffix=SWAP)
     end, position = base_offset, 0
     with segment.open_log() as file:
         for at, _, scan in scan_file(file, 0, segment.size, check_crc=True):

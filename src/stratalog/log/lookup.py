@@ -17,7 +17,7 @@ from stratalog.model import Record
 
 
 def offset_for_time(view: LogView, timestamp: int, isolation: Isolation = "read_uncommitted") -> int | None:
-    """The first offset whose record is at ``timestamp`` or later, as Kafka's ListOffsets; None when none is."""
+    """The first offset whose record is at ``timestamp`` or later, as in Kafka; None when none is."""
     view.refresh()
     start, end = view.log_start_offset, view.end_offset(isolation)
     for segment in view.segments():

@@ -138,7 +138,12 @@ def _segment_chunks(
     while True:
         try:
             yield from read_chunks(
-                segment, start, first_size=first_size, full_size=full_size, live=view.is_live(segment)
+                segment,
+                start,
+                offset=offset,
+                first_size=first_size,
+                full_size=full_size,
+                live=view.is_live(segment),
             )
             return
         except CorruptionError as error:
@@ -224,7 +229,15 @@ def _decode(
             last = scan.n
         try:
             records = batches.decode_records(
-                chunk.data, scan, row, last, topic=view.topic, partition=view.partition, lo=lo, hi=hi, skip=skip
+                chunk.data,
+                scan,
+                row,
+                last,
+                topic=view.topic,
+                partition=view.partition,
+                lo=lo,
+                hi=hi,
+                skip=skip,
             )
         except CorruptionError as error:
             raise error.at(segment.path(), chunk.position) from error

@@ -11,12 +11,16 @@ Recovery can itself be cut short at any call: it only ever derives the same deci
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from stratalog.config import TopicConfig
 from stratalog.errors import CorruptionError, FormatError, UnsupportedFormat
-from stratalog.format import batch as batches, checkpoints
+from stratalog.format import batch as batches
+from stratalog.format import checkpoints, txn_index
+from stratalog.format import tail as tails
 from stratalog.format.batch import Stop
-from stratalog.format.seal import SealBuilder, parse as parse_seal
+from stratalog.format.seal import SealBuilder
+from stratalog.format.seal import parse as parse_seal
 from stratalog.format.tail import Tail
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log import names
@@ -28,7 +32,7 @@ from stratalog.log.roll import jitter_ms, reopened_created_ms
 from stratalog.log.scanning import SCAN_BYTES, scan_file
 from stratalog.log.segment import Segment
 from stratalog.log.sync import SyncedEnd
-from stratalog.log.tailfile import read_tail
+from stratalog.log.tailfile import TailFile, read_tail
 from stratalog.log.view import DirectoryView, view_of
 from stratalog.log.writer import WriterState
 
@@ -88,6 +92,8 @@ class _Recovery:
         self.report = RecoveryReport(directory)
 
     def run(self) -> tuple[WriterState, RecoveryReport]:
+        if not self.how.clean:
+            self.fs.sync_dir(self.directory)  # the names a killed process left may not be durable
         view = self._settle()
         tail = self._read_tail(view)
         segments = self._segments(view)
@@ -96,13 +102,19 @@ class _Recovery:
             segments = [self._create(first)]
         trusted = self._trusted(segments, tail)
         active, unsynced, end = self._find_end(segments, trusted)
-        keep = end.offset if tail is None else max(end.offset, tail.synced_offset, tail.high_watermark)
-        if keep > end.offset:
+        keep = max(end.offset, self.how.log_start_offset)
+        if tail is not None:
+            keep = max(keep, tail.synced_offset, tail.high_watermark)
+        skipped = keep > end.offset
+        if skipped:
             # These offsets were acknowledged or seen and their records are gone: never give them out again.
             if tail is not None and tail.synced_offset > end.offset:
                 self._damage(f"offsets {end.offset} to {tail.synced_offset - 1} were synced and are missing")
-            active, unsynced = self._skip_to(segments, active, unsynced, keep)
+            active = self._skip_to(segments, active, keep)
             end = SyncedEnd(active.base_offset, 0, keep)
+        aborted: dict[int, list[AbortedTxn]] = {}
+        if not self.how.clean:
+            aborted = {segment.base_offset: [] for segment in segments if segment.base_offset >= trusted.base_offset}
         producers = replay_producers(
             self.context,
             self.directory,
@@ -111,8 +123,14 @@ class _Recovery:
             end.offset,
             trusted_offset=None if tail is None or tail.producers or self.how.foreign else trusted.offset,
             expiration_ms=self.how.producer_expiration_ms,
-            active=active,
+            snapshot_limit=end.offset if self.how.clean else trusted.base_offset,
+            aborted=aborted,
         )
+        active.aborted_txns.extend(aborted.pop(active.base_offset, ()))
+        self._write_aborted(aborted)
+        if skipped:
+            tail = self._settle_skip(unsynced + segments[-2:-1], end, tail)
+            unsynced, trusted = [], end
         log_start = max(self.how.log_start_offset, segments[0].base_offset)
         state = WriterState(
             sealed=tuple(segment for segment in segments if segment.base_offset < active.base_offset),
@@ -125,6 +143,15 @@ class _Recovery:
             unsynced=tuple(unsynced),
         )
         return state, self.report
+
+    def _write_aborted(self, aborted: dict[int, list[AbortedTxn]]) -> None:
+        """The `.txnindex` of sealed segments past the synced end, as the log has it: it carries no checksum."""
+        for base_offset, txns in aborted.items():
+            path = f"{self.directory}/{names.segment_name(base_offset)}.txnindex"
+            if txns:
+                self.fs.write_file(path, txn_index.pack(txns), sync=False)
+            else:
+                self._remove(path)
 
     # -- the directory -------------------------------------------------------------------------
 
@@ -139,10 +166,12 @@ class _Recovery:
 
     def _segments(self, view: DirectoryView) -> list[Segment]:
         found = [
-            Segment(self.context, self.directory, self.topic, self.partition, files.base_offset, size=files.size)
+            Segment(
+                self.context, self.directory, self.topic, self.partition, files.base_offset, size=files.size
+            )
             for files in view.segments
         ]
-        for segment, following in zip(found, found[1:], strict=False):
+        for segment, following in pairwise(found):
             segment.next_offset = following.base_offset
         return found
 
@@ -184,9 +213,7 @@ class _Recovery:
             if segment is not None and segment.size >= tail.synced_position:
                 return SyncedEnd(tail.synced_base, tail.synced_position, tail.synced_offset)
             if segment is not None:
-                self._damage(
-                    f"{segment.path()} has {segment.size} bytes, {tail.synced_position} were synced"
-                )
+                self._damage(f"{segment.path()} has {segment.size} bytes, {tail.synced_position} were synced")
                 return SyncedEnd(segment.base_offset, 0, segment.base_offset)
         last = segments[-1]
         if self.how.clean:
@@ -236,9 +263,9 @@ class _Recovery:
                 active = self._activate(segment, trusted if at_base(segment, trusted) else None)
                 segments.append(active)
                 return active, unsynced, SyncedEnd(active.base_offset, end_position, end_offset)
-            if position < segment.size or not at_base(segment, trusted):
-                self._reseal(segment)
-                unsynced.append(segment)
+            # Also when all of its log is synced: its sidecars were written after that.
+            self._reseal(segment)
+            unsynced.append(segment)
             at += 1
             position, offset = 0, segments[at].base_offset
 
@@ -264,6 +291,9 @@ class _Recovery:
         segment = segments[at]
         saved = self._save_tail(segment, position)
         for later in segments[at + 1 :]:
+            if later.size == 0:
+                self.fs.remove(later.path())
+                continue
             target = self._torn_path(later, 0)
             self.fs.rename(later.path(), target)
             saved.append(target)
@@ -360,9 +390,10 @@ class _Recovery:
         active.first_timestamp = first
         mtime_ms = self.fs.stat(segment.path()).mtime_ns // 1_000_000
         active.created_ms = reopened_created_ms(first, mtime_ms, self.context.clock.now_ms())
-        for txn in self._aborted(segment):
-            if txn.last_offset < segment.next_offset:
-                active.aborted_txns.append(txn)
+        if self.how.clean:
+            active.aborted_txns.extend(
+                txn for txn in self._aborted(segment) if txn.last_offset < segment.next_offset
+            )
         return active
 
     def _load_indexes(self, active: ActiveSegment, segment: Segment, trusted: SyncedEnd) -> int:
@@ -373,14 +404,18 @@ class _Recovery:
         except FormatError as error:
             self.context.warn(f"{segment.path('index')}: {error}; rebuilt")
             return 0
-        active.index, active.times = index, times
         index.truncate(trusted.position)
         times.truncate(trusted.offset)
         segment.forget()
-        last, newest = index.last(), times.last()
-        if newest is not None:
-            active.max_timestamp_so_far, active.offset_of_max_timestamp = newest
-        return 0 if last is None else last[1]
+        newest = times.last()
+        # Up to the last time entry both are known; its file may have lost more than the other.
+        start = None if newest is None else index.lookup(newest[1])
+        if newest is None or start is None:
+            return 0
+        index.truncate(start[1] + 1)
+        active.index, active.times = index, times
+        active.max_timestamp_so_far, active.offset_of_max_timestamp = newest
+        return start[1]
 
     def _resume_seal(self, segment: Segment, trusted: SyncedEnd) -> SealBuilder | None:
         """Take up the seal that a clean close left, when it speaks of exactly the synced part."""
@@ -413,6 +448,7 @@ class _Recovery:
                             add_header(active.sealer, header, at, view)
                 if active.keys is not None:
                     active.keys.extend(*batches.decode_keys(data, scan))
+        active.entries = len(active.index)
         active.bytes_since_entry = state.bytes_since_last_entry
         active.max_timestamp_so_far = state.max_timestamp
         active.offset_of_max_timestamp = state.offset_of_max_timestamp
@@ -431,15 +467,11 @@ class _Recovery:
             self.context.warn(f"{error}; rebuilt from the log")
             return ()
 
-    def _skip_to(
-        self, segments: list[Segment], active: ActiveSegment, unsynced: list[Segment], offset: int
-    ) -> tuple[ActiveSegment, list[Segment]]:
+    def _skip_to(self, segments: list[Segment], active: ActiveSegment, offset: int) -> ActiveSegment:
         """Begin a new segment at ``offset`` because everything up to there is spoken for."""
         if active.size:
             active.write_sidecars(keyed=self.config.key_index_enable)
-            sealed = active.sealed()
-            segments[-1] = sealed
-            unsynced = [*unsynced, sealed]
+            segments[-1] = active.sealed()
         else:
             segments.pop()
             for kind in names.SEGMENT_KINDS:
@@ -448,7 +480,28 @@ class _Recovery:
         created.next_offset = offset
         fresh = self._activate(created, None)
         segments.append(fresh)
-        return fresh, unsynced
+        return fresh
+
+    def _settle_skip(self, unsynced: list[Segment], end: SyncedEnd, tail: Tail | None) -> Tail:
+        """Make the gap durable, and that it is meant: otherwise the next recovery would cut the log there."""
+        for segment in unsynced:
+            for kind in names.SEGMENT_KINDS:
+                self._sync(segment.path(kind))
+        file = TailFile(self.context, self.directory, tail)
+        flags = 0 if self.config.flush_messages == 1 else tails.READ_PAST_HIGH_WATERMARK
+        if tail is None or tail.producers:
+            flags |= tails.PRODUCERS
+        written = file.write(*end, end.offset, flags=flags)
+        self._sync(file.path)
+        self.fs.sync_dir(self.directory)
+        return written
+
+    def _sync(self, path: str) -> None:
+        try:
+            with self.fs.open(path, "w") as file:
+                file.sync()
+        except FileNotFoundError:
+            return
 
     def _damage(self, what: str) -> None:
         self.report.damages.append(what)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from stratalog.errors import FormatError
-from stratalog.format import batch as batches, producer_snapshot
+from stratalog.format import batch as batches
+from stratalog.format import producer_snapshot
 from stratalog.format.batch import Scan
-from stratalog.log.active import ActiveSegment
+from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.context import LogContext
 from stratalog.log.names import segment_name
 from stratalog.log.producers import ProducerBatch, ProducerState
 from stratalog.log.scanning import scan_file
 from stratalog.log.segment import Segment
+
+NO_LISTS: Mapping[int, list[AbortedTxn]] = {}
 
 
 def load_snapshot(
@@ -54,25 +57,30 @@ def replay_producers(
     *,
     trusted_offset: int | None,
     expiration_ms: int,
-    active: ActiveSegment | None = None,
+    snapshot_limit: int,
+    aborted: Mapping[int, list[AbortedTxn]],
 ) -> ProducerState:
     """Producer state as of ``end``.
 
-    ``trusted_offset`` is given when it is known that no batch below it has a producer id. The aborted
-    transactions of the part that is replayed go to ``active``, when they belong there.
+    ``trusted_offset`` is given when it is known that no batch below it has a producer id. ``aborted`` is
+    filled, by base offset of the segment, with the aborted transactions of the part that is replayed;
+    no snapshot past ``snapshot_limit`` is used, so that this part covers the segments asked for.
     """
-    state, at = load_snapshot(context, directory, snapshots, end, expiration_ms)
+    state, at = load_snapshot(context, directory, snapshots, snapshot_limit, expiration_ms)
     start = at if trusted_offset is None or len(state) else max(at, min(trusted_offset, end))
     if start < end:
-        replay(state, segments, start, end, active=active)
+        replay(state, segments, start, end, aborted)
     return state
 
 
 def replay(
-    state: ProducerState, segments: Sequence[Segment], start: int, end: int, active: ActiveSegment | None = None
+    state: ProducerState,
+    segments: Sequence[Segment],
+    start: int,
+    end: int,
+    aborted: Mapping[int, list[AbortedTxn]] = NO_LISTS,
 ) -> None:
-    """Carry ``state`` from ``start`` on to ``end``; what was aborted meanwhile goes to ``active``'s list."""
-    known = set(active.aborted_txns) if active is not None else set()
+    """Carry ``state`` from ``start`` on to ``end``; what was aborted meanwhile goes to its segment's list."""
     for segment, data, scan in headers_from(segments, start):
         if not scan.has_producers:
             continue
@@ -81,8 +89,5 @@ def replay(
                 continue
             marker, epoch = batches.decode_control(data, header) if header.is_control else (None, -1)
             completed = state.update(ProducerBatch.of(header, marker, epoch), replay=True)
-            if active is None or segment is not active or completed is None or not completed.aborted:
-                continue
-            entry = completed.aborted_txn()
-            if entry not in known:
-                active.aborted_txns.append(entry)
+            if completed is not None and completed.aborted and segment.base_offset in aborted:
+                aborted[segment.base_offset].append(completed.aborted_txn())

@@ -76,4 +76,6 @@ def _valid_at(segment: Segment, file: File, position: int) -> bool:
         scan = batches.scan(file.pread(size, position), max_batches=1)
     except CorruptionError:
         return False
-    return scan.n == 1 and scan.stop in (Stop.END, Stop.FULL) and scan.first_base_offset >= segment.base_offset
+    return (
+        scan.n == 1 and scan.stop in (Stop.END, Stop.FULL) and scan.first_base_offset >= segment.base_offset
+    )

@@ -17,9 +17,11 @@ from typing import NamedTuple
 from stratalog.errors import CorruptionError, FormatError, UnsupportedFormat
 from stratalog.format import batch as batches
 from stratalog.format.offset_index import OffsetIndex
-from stratalog.format.seal import Seal, parse as parse_seal
+from stratalog.format.seal import Seal
+from stratalog.format.seal import parse as parse_seal
 from stratalog.format.time_index import TimeIndex
-from stratalog.format.txn_index import AbortedTxn, parse as parse_txn_index
+from stratalog.format.txn_index import AbortedTxn
+from stratalog.format.txn_index import parse as parse_txn_index
 from stratalog.fs import File
 from stratalog.log.context import LogContext
 from stratalog.log.names import segment_name

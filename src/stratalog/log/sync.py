@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from stratalog.errors import ReadOnlyError
@@ -109,7 +110,8 @@ class Syncer:
             self._sync_sealed(segment)
         if directory_dirty:
             self._context.fs.sync_dir(self._directory)
-        self._sync(f"{self._directory}/{segment_name(end.base_offset)}.log")
+        with suppress(FileNotFoundError):  # rolled and deleted while we synced the others
+            self._sync(f"{self._directory}/{segment_name(end.base_offset)}.log")
         with self._lock:
             self.end = max(self.end, end, key=lambda known: known.offset)
             self._on_synced(self.end)
@@ -123,6 +125,10 @@ class Syncer:
             self._sync(segment.path())
         except FileNotFoundError:
             return  # deleted since it was sealed; nothing of it can be acknowledged any more
+        self.sync_sidecars(segment)
+
+    def sync_sidecars(self, segment: Segment) -> None:
+        """What was derived from a segment, and the producer snapshot at its end."""
         sidecars = [segment.path(kind) for kind in SEGMENT_KINDS if kind != "log"]
         if segment.next_offset is not None:
             sidecars.append(f"{self._directory}/{segment_name(segment.next_offset)}.snapshot")

@@ -36,10 +36,11 @@ class TailFile:
         """The one last written; -1 before the first."""
         return -1 if self._known is None else self._known.high_watermark
 
-    def write(self, base: int, position: int, offset: int, high_watermark: int, *, flags: int) -> None:
-        """Write the next slot. A failure leaves the other one in force."""
+    def write(self, base: int, position: int, offset: int, high_watermark: int, *, flags: int) -> Tail:
+        """Write the next slot and return it. A failure leaves the other one in force."""
         self._generation += 1
         tail = Tail(self._generation, base, position, offset, high_watermark, flags)
         with self._context.handles.pinned(self.path, "a") as file:
             file.pwrite(tails.pack_slot(tail), tails.slot_position(self._generation))
         self._known = tail
+        return tail

@@ -11,7 +11,6 @@ offset that a reader may have seen is never given out again.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,22 +21,23 @@ from stratalog.errors import (
     DiskFullError,
     ForkedError,
     InvalidArgumentError,
-    InvalidRecordError,
+    LogDirOfflineError,
     ReadOnlyError,
-    RecordTooLargeError,
     StorageError,
     StratalogError,
 )
-from stratalog.format import batch as batches, codecs, producer_snapshot, tail as tails
+from stratalog.format import batch as batches
+from stratalog.format import codecs, producer_snapshot
+from stratalog.format import tail as tails
 from stratalog.format.batch import Encoded
 from stratalog.format.tail import Tail
-from stratalog.format.txn_index import AbortedTxn
-from stratalog.log.active import WRITE_BEHIND_ENTRIES, ActiveSegment, BatchFacts
+from stratalog.log.active import WRITE_BEHIND_ENTRIES, ActiveSegment, BatchBytes
+from stratalog.log.admission import Admission
 from stratalog.log.context import LogContext
 from stratalog.log.keys import ActiveKeyIndex
 from stratalog.log.names import segment_name
+from stratalog.log.partition import WrittenLog
 from stratalog.log.producers import ProducerState
-from stratalog.log.reader import Isolation
 from stratalog.log.roll import (
     OFFSET_INDEX_ENTRY_BYTES,
     TIME_INDEX_ENTRY_BYTES,
@@ -50,7 +50,7 @@ from stratalog.log.roll import (
 from stratalog.log.segment import Segment
 from stratalog.log.sync import SyncedEnd, Syncer
 from stratalog.log.tailfile import TailFile
-from stratalog.model import CREATE_TIME, LOG_APPEND_TIME, Appended, AppendedRange, Header, Record, SegmentInfo
+from stratalog.model import CREATE_TIME, LOG_APPEND_TIME, Appended, AppendedRange, Header, Record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +69,7 @@ class WriterState(NamedTuple):
     unsynced: tuple[Segment, ...] = ()
 
 
-class PartitionWriter:
+class PartitionWriter(WrittenLog):
     """A partition that this process may write; also the `LogView` of its in-process readers."""
 
     def __init__(
@@ -84,27 +84,22 @@ class PartitionWriter:
         before_first_write: Callable[[], None] | None = None,
         on_roll: Callable[[], None] | None = None,
     ) -> None:
-        self.context = context
-        self.directory = directory
-        self.topic = topic
-        self.partition = partition
-        self.producers = state.producers
+        segments = (*state.sealed, state.active)
+        super().__init__(
+            context, directory, topic, partition, segments, state.log_start_offset, state.producers
+        )
         self.leader_epoch = state.leader_epoch
-        self.lock = threading.RLock()
         self._fs = context.fs
         self._now_ms = context.clock.now_ms
-        self._arrived = threading.Condition(threading.Lock())
-        self._waiters = 0
-        self._segments: tuple[Segment, ...] = (*state.sealed, state.active)
         self._active = state.active
         assert state.active.next_offset is not None
         self.next_offset: int = state.active.next_offset
-        self._log_start_offset = state.log_start_offset
         self._before_first_write = before_first_write
         self._on_roll = on_roll
         self._unusable: StratalogError | None = None
-        self._closed = False
         self._written = False
+        self.rolls_idle = True
+        """False for a log without a policy: time alone must not change it."""
         self._unflushed_records = 0
         self._last_flush_s = context.clock.monotonic_s()
         self._tail = TailFile(context, directory, state.tail)
@@ -136,7 +131,8 @@ class PartitionWriter:
                 codecs.NAMES["lz4"]: config.compression_lz4_level,
                 codecs.NAMES["zstd"]: config.compression_zstd_level,
             }.get(self._codec)
-            self._max_batch = min(config.max_message_bytes, config.segment_bytes)
+            self.admission = Admission(self.topic, config)
+            self._index_interval = config.index_interval_bytes
             if config.key_index_enable and self._active.keys is None and self._active.size == 0:
                 self._active.keys = ActiveKeyIndex()
             self._set_roll_limits()
@@ -153,47 +149,6 @@ class PartitionWriter:
         self._roll_entries = min(
             index_bytes // OFFSET_INDEX_ENTRY_BYTES, index_bytes // TIME_INDEX_ENTRY_BYTES - 1
         )
-
-    # -- LogView ---------------------------------------------------------------------------------
-
-    @property
-    def log_start_offset(self) -> int:
-        return self._log_start_offset
-
-    def refresh(self) -> None:
-        """Nothing to do: this view is always current."""
-
-    def end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
-        if isolation == "read_committed":
-            with self.lock:
-                return self.producers.last_stable_offset(self.high_watermark)
-        return self.high_watermark
-
-    def segments(self) -> tuple[Segment, ...]:
-        return self._segments
-
-    def is_live(self, segment: Segment) -> bool:
-        return False
-
-    def aborted(self, start: int, end: int) -> list[AbortedTxn]:
-        return aborted_in(self._segments, start, end)
-
-    def wait(self, offset: int, timeout_s: float) -> bool:
-        with self._arrived:
-            self._waiters += 1
-            try:
-                self._arrived.wait_for(lambda: self.high_watermark >= offset or self._closed, timeout_s)
-            finally:
-                self._waiters -= 1
-        if self._closed and self.high_watermark < offset:
-            raise ClosedError(f"{self.topic}-{self.partition}: the store was closed")
-        return self.high_watermark >= offset
-
-    def _advance(self, high_watermark: int) -> None:
-        self.high_watermark = high_watermark
-        if self._waiters:
-            with self._arrived:
-                self._arrived.notify_all()
 
     # -- append ----------------------------------------------------------------------------------
 
@@ -215,22 +170,18 @@ class PartitionWriter:
             config = self.config
             if timestamp is None or self._timestamp_type:
                 timestamp = now
-            elif (
-                timestamp > now + config.message_timestamp_after_max_ms
-                or timestamp < now - config.message_timestamp_before_max_ms
-            ):
-                raise self._bad_timestamp(timestamp, now)
-            if key is None and config.compact:
-                raise self._keyless()
+            else:
+                self.admission.check_timestamps(timestamp, timestamp, now)
+            if key is None and self.admission.needs_key:
+                raise self.admission.keyless()
             offset = self.next_offset
             data = kernel.encode_one(
                 value, key, headers, timestamp, offset, self.leader_epoch, self._timestamp_type
             )
             size = len(data)
-            if size > self._max_batch:
-                raise self._too_large(size)
-            facts = BatchFacts(size, offset, offset, 1, timestamp, timestamp, data)
-            active = self.write(data, facts, now)
+            if size > self.admission.max_batch_bytes:
+                raise self.admission.too_large(size)
+            active = self.write(data, data, size, offset, offset, 1, timestamp, timestamp, now)
             if active.keys is not None and key is not None:
                 active.keys.add(kernel.hash64(key), offset)
         if sync or self._acks_wait or self._unflushed_records >= config.flush_messages:
@@ -247,10 +198,10 @@ class PartitionWriter:
 
     def append_records(self, records: Sequence[Record], sync: bool = False) -> AppendedRange:
         """Append records in order, in as few batches as ``max.message.bytes`` allows."""
-        if self.config.compact:
+        if self.admission.needs_key:
             for record in records:
                 if record[1] is None:
-                    raise self._keyless()
+                    raise self.admission.keyless()
 
         def encode(start: int, base_offset: int, now_ms: int) -> tuple[Encoded, int]:
             return batches.encode_records(
@@ -262,15 +213,15 @@ class PartitionWriter:
                 timestamp_type=self._timestamp_type,
                 codec=self._codec,
                 level=self._level,
-                max_bytes=self._max_batch,
+                max_bytes=self.admission.max_batch_bytes,
             )
 
         return self._append_encoded(encode, len(records), sync)
 
     def append_arrow(self, table: pa.RecordBatch, sync: bool = False) -> AppendedRange:
         """Append the rows of an Arrow record batch in order."""
-        if self.config.compact and ("key" not in table.schema.names or table.column("key").null_count):
-            raise self._keyless()
+        if self.admission.needs_key and ("key" not in table.schema.names or table.column("key").null_count):
+            raise self.admission.keyless()
 
         def encode(start: int, base_offset: int, now_ms: int) -> tuple[Encoded, int]:
             return batches.encode_arrow(
@@ -282,7 +233,7 @@ class PartitionWriter:
                 timestamp_type=self._timestamp_type,
                 codec=self._codec,
                 level=self._level,
-                max_bytes=self._max_batch,
+                max_bytes=self.admission.max_batch_bytes,
             )
 
         return self._append_encoded(encode, table.num_rows, sync)
@@ -298,17 +249,18 @@ class PartitionWriter:
             while done < total:
                 now = self._now_ms()
                 encoded, done = encode(done, self.next_offset, now)
-                self.check_timestamps(encoded.min_timestamp, encoded.max_timestamp, now)
-                facts = BatchFacts(
+                self.admission.check_timestamps(encoded.min_timestamp, encoded.max_timestamp, now)
+                active = self.write(
+                    encoded.data,
+                    encoded.crc,
                     len(encoded.data),
                     encoded.base_offset,
                     encoded.last_offset,
                     encoded.count,
                     encoded.min_timestamp,
                     encoded.max_timestamp,
-                    encoded.crc,
+                    now,
                 )
-                active = self.write(encoded.data, facts, now)
                 if active.keys is not None:
                     active.keys.extend(
                         *batches.decode_keys(encoded.data, batches.scan(encoded.data, check_crc=False))
@@ -318,40 +270,63 @@ class PartitionWriter:
             self.acknowledge(end, sync)
         return AppendedRange(self.partition, first, end - first)
 
-    def write(self, data: bytes | bytearray | memoryview, facts: BatchFacts, now_ms: int) -> ActiveSegment:
-        """Write one encoded batch at the end and account for it. Under the lock.
+    def write(
+        self,
+        data: bytes | bytearray | memoryview,
+        crc: BatchBytes,
+        size: int,
+        base_offset: int,
+        last_offset: int,
+        count: int,
+        min_timestamp: int,
+        max_timestamp: int,
+        now_ms: int,
+    ) -> ActiveSegment:
+        """Write one encoded batch at the end and account for it; roll first when that is due. Under the lock.
 
-        The offsets in ``data`` must already be the next ones. Rolls first when a roll is due.
+        The offsets in ``data`` must already be the next ones. ``crc`` is the CRC-32C of all of ``data``
+        or, where that is not at hand, its bytes; ``count`` the records in it that are not control records.
         """
         active = self._active
         if (
-            active.size + facts.size > self._roll_bytes
-            or facts.last_offset > self._roll_offset
-            or facts.max_timestamp > self._roll_timestamp
+            active.size + size > self._roll_bytes
+            or last_offset > self._roll_offset
+            or max_timestamp > self._roll_timestamp
             or now_ms > self._roll_now_ms
-            or len(active.index) >= self._roll_entries
         ):
-            active = self._roll_if_due(facts, now_ms)
+            active = self._roll_if_due(size, base_offset, last_offset, max_timestamp, now_ms)
         file = active.file or active.open_for_append()
         try:
             file.pwrite(data, active.size)
         except StorageError as error:
             self._cut_back(active, error)
             raise
-        first = active.first_timestamp is None
-        active.took(facts, self.config.index_interval_bytes)
-        if first:
+        entries = active.entries
+        active.took(
+            crc,
+            size,
+            base_offset,
+            last_offset,
+            count,
+            min_timestamp,
+            max_timestamp,
+            self._index_interval,
+        )
+        next_offset = self.next_offset = last_offset + 1
+        self._unflushed_records += next_offset - base_offset
+        if not self._acks_wait:
+            self.high_watermark = next_offset
+            if self._waiters:
+                self._advance(next_offset)
+        if active.entries != entries:
+            if active.entries - active.index_written >= WRITE_BEHIND_ENTRIES:
+                self._write_behind(active)
+            if active.entries >= self._roll_entries:
+                self._set_roll_limits()
+        elif active.first_timestamp is None:
+            active.first_timestamp = max_timestamp
             active.created_ms = now_ms
             self._set_roll_limits()
-        self._written = True
-        self.next_offset = facts.last_offset + 1
-        self._unflushed_records += facts.last_offset - facts.base_offset + 1
-        if not self._acks_wait:
-            self.high_watermark = self.next_offset
-            if self._waiters:
-                self._advance(self.next_offset)
-        if len(active.index) - active.index_written >= WRITE_BEHIND_ENTRIES:
-            self._write_behind(active)
         return active
 
     def acknowledge(self, end: int, sync: bool) -> None:
@@ -389,34 +364,7 @@ class PartitionWriter:
         if self._before_first_write is not None:
             self._before_first_write()
             self._before_first_write = None
-
-    # -- refusals ----------------------------------------------------------------------------------
-
-    def _keyless(self) -> InvalidRecordError:
-        return InvalidRecordError(
-            f"{self.topic} is compacted: every record needs a key (cleanup.policy contains 'compact')"
-        )
-
-    def _too_large(self, size: int) -> RecordTooLargeError:
-        return RecordTooLargeError(
-            f"{self.topic}: a batch of {size} bytes is larger than {self._max_batch}, the smaller of"
-            f" max.message.bytes={self.config.max_message_bytes} and segment.bytes={self.config.segment_bytes}"
-        )
-
-    def _bad_timestamp(self, timestamp: int, now: int) -> InvalidRecordError:
-        return InvalidRecordError(
-            f"{self.topic}: timestamp {timestamp} is too far from now ({now}); see"
-            " message.timestamp.before.max.ms and message.timestamp.after.max.ms"
-        )
-
-    def check_timestamps(self, oldest: int, newest: int, now: int) -> None:
-        """Raise when producers' own timestamps lie outside what the topic accepts."""
-        if self._timestamp_type == LOG_APPEND_TIME:
-            return
-        if newest > now + self.config.message_timestamp_after_max_ms:
-            raise self._bad_timestamp(newest, now)
-        if oldest < now - self.config.message_timestamp_before_max_ms:
-            raise self._bad_timestamp(oldest, now)
+            self._written = True
 
     # -- roll --------------------------------------------------------------------------------------
 
@@ -429,23 +377,18 @@ class PartitionWriter:
             records=active.next_offset - active.base_offset,
             created_ms=active.created_ms,
             first_timestamp=active.first_timestamp,
-            offset_index_entries=len(active.index),
+            offset_index_entries=active.entries,
             time_index_entries=len(active.times),
             jitter_ms=active.jitter_ms,
         )
 
-    def _roll_if_due(self, facts: BatchFacts, now_ms: int) -> ActiveSegment:
-        reason = should_roll(
-            self.config,
-            self._facts(),
-            facts.size,
-            facts.last_offset - facts.base_offset + 1,
-            facts.max_timestamp,
-            facts.last_offset,
-            now_ms,
-        )
+    def _roll_if_due(
+        self, size: int, base_offset: int, last_offset: int, max_timestamp: int, now_ms: int
+    ) -> ActiveSegment:
+        records = last_offset - base_offset + 1
+        reason = should_roll(self.config, self._facts(), size, records, max_timestamp, last_offset, now_ms)
         if reason is not None and self._active.size > 0:
-            self._roll(facts.base_offset)
+            self._roll(base_offset)
         return self._active
 
     def roll(self) -> bool:
@@ -513,7 +456,7 @@ class PartitionWriter:
         with self.lock:
             self._unusable = ReadOnlyError(
                 f"{self.directory} is read-only: a sync failed ({error}); nothing at or after offset"
-                f" {self._syncer.end.offset} is certain to be on disk. Reopen the store once the disk is well."
+                f" {self._syncer.end.offset} is certain to be on disk; reopen the store once the disk is well"
             )
 
     def _write_tail(self, *, clean: bool = False) -> None:
@@ -539,8 +482,8 @@ class PartitionWriter:
         if self._unusable is not None or self._closed:
             return
         with self.lock:
-            idle_due = not self._closed and roll_due_idle(self.config, self._facts(), self._now_ms())
-            if idle_due:
+            usable = self.rolls_idle and not self._closed and self._unusable is None
+            if usable and roll_due_idle(self.config, self._facts(), self._now_ms()):
                 self.roll()
         since_flush_ms = (self.context.clock.monotonic_s() - self._last_flush_s) * 1000
         flush_due = self.next_offset > self._syncer.end.offset and since_flush_ms >= self.config.flush_ms
@@ -549,7 +492,7 @@ class PartitionWriter:
         with self.lock:
             if self._closed:
                 return
-            if len(self._active.index) > self._active.index_written:
+            if self._written and len(self._active.index) > self._active.index_written:
                 self._write_behind(self._active, force=True)
             if self._written and self.high_watermark != self._tail.high_watermark:
                 self._write_tail()
@@ -563,9 +506,6 @@ class PartitionWriter:
     def recovery_point(self) -> int:
         """Everything below this offset is durable: Kafka's recovery point."""
         return self._syncer.end.offset
-
-    def segment_infos(self) -> list[SegmentInfo]:
-        return [segment.info() for segment in self._segments]
 
     @property
     def level(self) -> int | None:
@@ -583,6 +523,12 @@ class PartitionWriter:
             return True
         finally:
             self.lock.release()
+
+    def take_offline(self, error: StorageError) -> None:
+        """The log directory failed: nothing more is written here."""
+        self._unusable = self._unusable or LogDirOfflineError(
+            f"{self.topic}-{self.partition} is offline: {error}"
+        )
 
     def mark_forked(self) -> None:
         """In a forked child: refuse everything, touch nothing."""
@@ -619,12 +565,13 @@ class PartitionWriter:
             usable = self._unusable is None
             self._unusable = self._unusable or ClosedError(f"{self.topic}-{self.partition} is closed")
         try:
-            if usable and self._written:
+            if usable and (self._written or self._syncer.behind):
                 # Not under the lock: another thread may be leading a sync and needs it to finish.
                 self.flush()
                 with self.lock:
                     self._active.write_sidecars(keyed=self.config.key_index_enable)
                     self._write_snapshot(self.next_offset)
+                    self._syncer.sync_sidecars(self._active)
                     self._fs.sync_dir(self.directory)
                     self._write_tail(clean=True)
         finally:
@@ -633,16 +580,3 @@ class PartitionWriter:
                 self._active.release_file()
         with self._arrived:
             self._arrived.notify_all()
-
-
-def aborted_in(segments: Sequence[Segment], start: int, end: int) -> list[AbortedTxn]:
-    """Aborted transactions that overlap [start, end).
-
-    A transaction may begin in one segment and be aborted in a later one, whose index then lists it: so
-    every segment from the one holding ``start`` on is asked.
-    """
-    found: list[AbortedTxn] = []
-    for segment in segments:
-        if segment.next_offset is None or segment.next_offset > start:
-            found += [txn for txn in segment.aborted() if txn.last_offset >= start and txn.first_offset < end]
-    return found

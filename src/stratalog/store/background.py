@@ -1,4 +1,4 @@
-"""The one background thread of a writable store: it serves the control socket and does what time makes due."""
+"""The one background thread of a writable store: the control socket, and what time makes due."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Background:
         self._thread.start()
 
     def _listen(self) -> None:
-        for each in self._store._online():
+        for each in self._store._partitions.online():
             try:
                 self._listener, self.address = listen(each.path)
             except OSError as error:
@@ -95,12 +95,12 @@ class Background:
                 return
             if time.monotonic() >= next_tick:
                 self._tick()
-                next_tick = time.monotonic() + self._store.tick_interval_s()
+                next_tick = time.monotonic() + self._store._partitions.tick_interval_s()
 
     def _tick(self) -> None:
         try:
             self._store.tick()
-        except Exception:
+        except Exception:  # noqa: BLE001 - the thread must live
             logger.exception("background work failed")
 
     def _accept(self) -> None:
@@ -138,7 +138,7 @@ class Background:
             return Frame({"result": run_command(self._store, command, arguments, frame.payload)})
         except StratalogError as error:
             return Frame(error_to_header(error))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the thread must live, the asker be told
             logger.exception("control command failed")
             return Frame(error_to_header(error))
 

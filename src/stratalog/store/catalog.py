@@ -1,4 +1,4 @@
-"""Which topics a store has, with their ids and settings: the settings file, and what lies on disk without one.
+"""Which topics a store has: those in the settings file, and those that lie on disk without being there.
 
 A topic that is on disk but not in the settings file is foreign: it can be read and appended to, and has
 no policy until it is told one, so that no default retention ever meets an adopted archive.
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stratalog.config import BrokerConfig, TopicConfig, topic_config
+from stratalog.format.metadata import new_id
 from stratalog.format.settings import Settings, TopicSettings, newest
 from stratalog.store.logdir import LogDir
 
@@ -28,8 +29,18 @@ class TopicEntry:
     foreign: bool = False
     directories: dict[int, tuple[LogDir, str]] = field(default_factory=dict)
 
+    def effective_overrides(self) -> dict[str, str]:
+        """The overrides that count: a foreign topic has no policy until it is told one."""
+        return {**NO_POLICY, **self.overrides} if self.foreign else self.overrides
+
     def config(self, broker: BrokerConfig) -> TopicConfig:
-        return topic_config(broker, {**NO_POLICY, **self.overrides} if self.foreign else self.overrides)
+        return topic_config(broker, self.effective_overrides())
+
+    def own(self) -> None:
+        """A foreign topic becomes ours; what it was not told stays without a policy, so its data stays."""
+        self.overrides = self.effective_overrides()
+        self.foreign = False
+        self.id = self.id or new_id()
 
 
 def load(dirs: list[LogDir]) -> tuple[Settings, dict[str, TopicEntry]]:

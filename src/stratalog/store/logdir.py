@@ -7,12 +7,14 @@ last of all at close.
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from collections.abc import Mapping
 
-from stratalog.errors import FormatError, StorageError
-from stratalog.format import checkpoints, metadata, settings as settings_format
+from stratalog.errors import FormatError, StorageError, SyncFailedError
+from stratalog.format import checkpoints, metadata
+from stratalog.format import settings as settings_format
 from stratalog.format.metadata import MetaProperties
 from stratalog.format.settings import Settings
 from stratalog.fs import FileSystem, Lock
@@ -59,6 +61,26 @@ class LogDir:
         """Take the directory for writing; creates it when it is not there."""
         self._fs.make_dir(self.path)
         self._lock = self._fs.lock(self.file(LOCK), info)
+        if not self._fs.exists(self.file(META_PROPERTIES)):
+            self._sync_ancestors()
+
+    def _sync_ancestors(self) -> None:
+        """A new store: its own name, and those above that were made for it, must survive a power cut too.
+
+        `meta.properties` is written after this, so a start that was cut short does it again.
+        """
+        above = os.path.dirname(self.path) or "."
+        while True:
+            try:
+                self._fs.sync_dir(above)
+            except SyncFailedError:
+                raise
+            except StorageError as error:
+                # A directory we may pass through but not open: it was there before us.
+                self.context.warn(f"{above}: {error}; not synced")
+            if above in ("/", "."):
+                return
+            above = os.path.dirname(above) or "."
 
     def announce(self, info: Mapping[str, object]) -> None:
         """Say more about the holder, once its control socket is known."""
@@ -77,6 +99,8 @@ class LogDir:
         except FileNotFoundError:
             self.clean = False
             self.foreign = not self._fs.exists(self.file(settings_format.FILE_NAME))
+            # The names a killed process left, and the absence of the clean-shutdown file, may not be durable.
+            self._fs.sync_dir(self.path)
             self._marked_dirty = True
             return
         self.clean = True
@@ -98,7 +122,9 @@ class LogDir:
         """The very last write: everything else is on disk."""
         with self._mutex:
             if self._marked_dirty:
-                self._fs.write_atomic(self.file(CLEAN_SHUTDOWN), metadata.pack_clean_shutdown(OUR_BROKER_EPOCH))
+                self._fs.write_atomic(
+                    self.file(CLEAN_SHUTDOWN), metadata.pack_clean_shutdown(OUR_BROKER_EPOCH)
+                )
                 self._marked_dirty = False
 
     @property
@@ -128,6 +154,10 @@ class LogDir:
         except FormatError as error:
             self.context.warn(f"{path}: {error}; looking in the other log directories")
             return None
+
+    @property
+    def has_settings(self) -> bool:
+        return self._fs.exists(self.file(settings_format.FILE_NAME))
 
     def write_settings(self, value: Settings) -> None:
         self._fs.write_atomic(self.file(settings_format.FILE_NAME), settings_format.pack(value))
@@ -173,9 +203,11 @@ class LogDir:
             return None
 
     def create_partition(self, topic: str, partition: int, topic_id: uuid.UUID) -> str:
-        """A new, empty partition directory, durable on return."""
+        """A new, empty partition directory, durable on return; one a crash left unfinished is finished."""
         directory = self.file(f"{topic}-{partition}")
-        self._fs.make_dir(directory)
+        if not self._fs.exists(directory):
+            self._forget_offsets(topic, partition)
+            self._fs.make_dir(directory)
         self._fs.write_atomic(f"{directory}/partition.metadata", metadata.pack_partition_metadata(topic_id))
         self._fs.write_atomic(
             f"{directory}/leader-epoch-checkpoint", checkpoints.pack_leader_epochs([(0, 0)])
@@ -183,8 +215,22 @@ class LogDir:
         self._fs.sync_dir(self.path)
         return directory
 
+    def unfinished(self, directory: str) -> bool:
+        """Whether a crash cut short the making of a partition directory."""
+        return not (
+            self._fs.exists(f"{directory}/leader-epoch-checkpoint")
+            and self._fs.exists(f"{directory}/partition.metadata")
+        )
+
+    def _forget_offsets(self, topic: str, partition: int) -> None:
+        """Take a partition out of the root checkpoints: one of that name lived here before."""
+        for name in (RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER_OFFSET):
+            offsets = self.read_offsets(name)
+            if offsets.pop((topic, partition), None) is not None:
+                self.write_offsets(name, offsets)
+
     def delete_partition(self, directory: str) -> None:
-        """Rename away, durably, then remove: a crash leaves a `-delete` directory that the next start removes."""
+        """Rename away, durably, then remove: what a crash leaves as `-delete`, the next start removes."""
         name = directory.rsplit("/", 1)[-1]
         doomed = self.file(f"{name[:200]}.{uuid.uuid4().hex}-delete")
         self._fs.rename(directory, doomed)

@@ -27,7 +27,9 @@ def arrow_parts(
 
     whole = table if isinstance(table, pa.Table) else pa.Table.from_batches([table])
     if "value" not in whole.column_names:
-        raise InvalidRecordError(f"a table to append needs a 'value' column; this one has {whole.column_names}")
+        raise InvalidRecordError(
+            f"a table to append needs a 'value' column; this one has {whole.column_names}"
+        )
     for batch in whole.to_batches():
         if not batch.num_rows:
             continue
@@ -45,9 +47,9 @@ def _by_key(keys: pa.Array, count: int, sticky: Callable[[int, int], int]) -> pa
     import pyarrow as pa
 
     place = kernel.partition_for_key
-    numbers = []
-    for key in keys.cast(pa.binary()).to_pylist():
-        numbers.append(sticky(count, 0) if key is None else place(key, count))
+    numbers = [
+        sticky(count, 0) if key is None else place(key, count) for key in keys.cast(pa.binary()).to_pylist()
+    ]
     return pa.array(numbers, pa.int32())
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stratalog import kernel
 from stratalog.config import TopicConfig
 from stratalog.errors import InvalidArgumentError, InvalidRecordError, UnknownPartitionError
+from stratalog.format.metadata import id_to_text
 from stratalog.log import door, lookup
 from stratalog.log.arrow_scan import ScanOptions, ScanRange, check_columns, scan_to_arrow
 from stratalog.log.reader import check_isolation, check_start, read_records
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from stratalog.log.follower import PartitionFollower
     from stratalog.log.writer import PartitionWriter
-    from stratalog.store.store import Store
+    from stratalog.store.partitions import Partitions
 
 STICKY_BYTES = 16 << 10
 """Keyless records stay with one partition for so many bytes, as a Kafka producer's do for a batch."""
@@ -30,8 +31,8 @@ STICKY_BYTES = 16 << 10
 class Topic:
     """A topic of an open store. Thread-safe; appends to one partition take turns, partitions do not."""
 
-    def __init__(self, store: Store, name: str) -> None:
-        self._store = store
+    def __init__(self, partitions: Partitions, name: str) -> None:
+        self._partitions = partitions
         self.name = name
         self._views: list[PartitionWriter | PartitionFollower | None] = []
         self._sticky = 0
@@ -46,17 +47,18 @@ class Topic:
     @property
     def partitions(self) -> int:
         """How many partitions the topic has."""
-        return self._store._entry(self.name).partitions
+        return self._partitions.entry(self.name).partitions
 
     @property
     def id(self) -> str | None:
         """The topic id as Kafka writes it."""
-        return self._store._topic_id_text(self.name)
+        topic_id = self._partitions.entry(self.name).id
+        return None if topic_id is None else id_to_text(topic_id)
 
     @property
     def config(self) -> TopicConfig:
         """The settings in force."""
-        return self._store._config(self.name)
+        return self._partitions.entry(self.name).config(self._partitions.config)
 
     def log_start_offset(self, partition: int = 0) -> int:
         """The first offset that can be read."""
@@ -129,7 +131,7 @@ class Topic:
         """
         if is_arrow(records):
             return self._append_arrow(records, partition, sync)
-        rows = records if isinstance(records, list) else list(records)  # type: ignore[arg-type]
+        rows = records if isinstance(records, list) else list(records)
         if not rows:
             return []
         count = self.partitions
@@ -151,7 +153,9 @@ class Topic:
             placed = self._writer(number).append_arrow(part, False)
             known = ranges.get(number)
             ranges[number] = (
-                placed if known is None else AppendedRange(number, known.offset, placed.offset + placed.count - known.offset)
+                placed
+                if known is None
+                else AppendedRange(number, known.offset, placed.offset + placed.count - known.offset)
             )
         self._sync_all(list(ranges.values()), sync)
         return list(ranges.values())
@@ -220,7 +224,7 @@ class Topic:
 
     def delete_records(self, partition: int, before_offset: int) -> int:
         """Move the log start offset up to ``before_offset``; returns the new log start offset."""
-        return self._store._delete_records(self.name, partition, before_offset)
+        return self._partitions.delete_records(self.name, partition, before_offset)
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -320,21 +324,27 @@ class Topic:
 
     # -- inside ----------------------------------------------------------------------------------------
 
+    def refresh_writers(self) -> None:
+        """Keep the writers at hand, so that an append finds its partition without asking the store."""
+        if not self._partitions.read_only:
+            views = self._partitions.views
+            self._views = [views.get((self.name, number)) for number in range(self.partitions)]
+
     def _choose(self, partition: int | None) -> list[int]:
         return list(range(self.partitions)) if partition is None else [partition]
 
     def _no_partition(self, partition: int) -> UnknownPartitionError:
         return UnknownPartitionError(
-            f"{self.name} has no partition {partition}; it has {self.partitions} (0 to {self.partitions - 1})"
+            f"{self.name} has no partition {partition}; it has 0 to {self.partitions - 1}"
         )
 
     def _view(self, partition: int) -> PartitionWriter | PartitionFollower:
         if not isinstance(partition, int):
             raise InvalidArgumentError(f"a partition is a number, not {partition!r}")
-        return self._store._view(self.name, partition)
+        return self._partitions.view(self.name, partition)
 
     def _writer(self, partition: int) -> PartitionWriter:
-        return self._store._writer(self.name, partition)
+        return self._partitions.writer(self.name, partition)
 
 
 def _bound(value: int | Mapping[int, int] | None, partition: int) -> int | None:

@@ -18,12 +18,12 @@ def verify(
     *,
     progress: Callable[[int], None] | None = None,
 ) -> VerifyReport:
-    """Read every byte and check every CRC, offset, index and sidecar; ``progress`` gets bytes as they go by."""
+    """Check every CRC, offset, index and sidecar; ``progress`` is told how many bytes went by."""
     from stratalog.log.verify import VerifyReport, verify_partition
 
     report = VerifyReport()
     for name in store.topics() if topic is None else [topic]:
         count = store.topic(name).partitions
         for number in range(count) if partition is None else [partition]:
-            report = report.merge(verify_partition(store._view(name, number), progress=progress))
+            report = report.merge(verify_partition(store._partitions.view(name, number), progress=progress))
     return report

@@ -21,15 +21,11 @@ from stratalog.cli.dump.run import dump_files
 def dump_command(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[PATH]...", help="Files, or partition directories.", show_default=False
-        ),
+        typer.Argument(metavar="[PATH]...", help="Files, or partition directories.", show_default=False),
     ] = None,
     files: Annotated[
         list[str] | None,
-        typer.Option(
-            "--files", metavar="FILE,...", help="The same, with commas.", show_default=False
-        ),
+        typer.Option("--files", metavar="FILE,...", help="The same, with commas.", show_default=False),
     ] = None,
     print_data_log: Annotated[
         bool,

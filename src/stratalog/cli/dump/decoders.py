@@ -77,7 +77,7 @@ class _Coordinator:
             kind = _version(data, "key")
             if kind not in self._keys:
                 return f"Unknown record type {kind} at offset {offset}, skipping.", None
-            shown: Json = {"type": str(kind), "data": read_message(self._keys[kind], data, 0)}
+            shown: Json = {"type": str(kind), "data": _read(self._keys[kind], data, 0, "key")}
             return to_json(shown), self._value(kind, value)
         except FormatError as error:
             return f"Error at offset {offset}, skipping. {_reason(error)}", None
@@ -88,10 +88,19 @@ class _Coordinator:
         data = Reader(value)
         version = _version(data, "value")
         message = self._values[kind]
-        fields = read_message(message, data, version)
+        fields = _read(message, data, version, "value")
         if message.name == "GroupMetadataValue" and fields.get("protocolType") == "consumer":
             _open_members(fields)
         return to_json({"version": str(version), "data": fields})
+
+
+def _read(message: Message, data: Reader, version: int, what: str) -> dict[str, Json]:
+    try:
+        return read_message(message, data, version)
+    except FormatError as error:
+        raise CorruptionError(
+            f"Could not read record with version {version} from {what}'s buffer due to: {_reason(error)}."
+        ) from error
 
 
 def _version(data: Reader, what: str) -> int:
@@ -147,6 +156,11 @@ def _cluster_metadata(record: RawRecord) -> tuple[str | None, str | None]:
     try:
         data = Reader(value or b"")
         frame = _framing(data, "frame version")
+        if frame == 0:
+            raise CorruptionError(
+                "Could not deserialize metadata record with frame version 0. Note that upgrades from the "
+                "preview release of KRaft in 2.8 to newer versions are not supported."
+            )
         if frame != 1:
             raise CorruptionError(
                 f"Could not deserialize metadata record due to unknown frame version {frame}"
@@ -186,9 +200,7 @@ def _control_type(record: RawRecord) -> int:
     data = Reader(key)
     version = data.integer("int16")
     if version < 0:
-        raise CorruptionError(
-            f"Invalid version found for control record: {version}"
-        )
+        raise CorruptionError(f"Invalid version found for control record: {version}")
     return data.integer("int16")
 
 

@@ -15,10 +15,11 @@ from stratalog.cli.dump.logfile import Window, body_of
 from stratalog.cli.dump.options import MAX_INT
 from stratalog.cli.dump.printer import Printer
 from stratalog.cli.dump.problems import Problems
-from stratalog.errors import CorruptionError, FormatError, UnsupportedCodecError
+from stratalog.errors import FormatError, UnsupportedCodecError
 from stratalog.format import producer_snapshot, txn_index
 from stratalog.format.layout import make_struct
 from stratalog.fs import File, FileSystem
+from stratalog.kernel import crc32c
 from stratalog.kernel import dump_slots as at
 
 OFFSET_ENTRY = struct.Struct(">ii")
@@ -229,11 +230,11 @@ class IndexDump:
             self._printer.aborted_txn(version, txn_index.AbortedTxn._make(fields))
 
     def producer_snapshot(self, path: str) -> None:
+        data = self._fs.read_file(path, INDEX_LIMIT_BYTES)
         try:
-            entries = producer_snapshot.parse(self._fs.read_file(path, INDEX_LIMIT_BYTES))
-        except FormatError as error:
-            reason = error.reason if isinstance(error, CorruptionError) else str(error)
-            self._problems.fail(f"{path}: {reason}")
+            entries = producer_snapshot.parse(data)
+        except FormatError:
+            self._problems.fail(_snapshot_fault(data))
             return
         for entry in entries:
             self._printer.producer(entry)
@@ -243,6 +244,26 @@ def _beside(path: str, suffix: str) -> str:
     """The file of another kind and the same base offset."""
     directory, slash, name = path.rpartition("/")
     return f"{directory}{slash}{name.split('.')[0]}{suffix}"
+
+
+def _snapshot_fault(data: bytes) -> str:
+    """Kafka's words for a snapshot it would not load, found by the same steps."""
+    version = int.from_bytes(data[:2], "big", signed=True)
+    count = int.from_bytes(data[6:10], "big", signed=True)
+    left = len(data) - producer_snapshot.HEADER_SIZE
+    reason = "null"  # what Java's exception says when a buffer is too short
+    if len(data) >= 2 and version != producer_snapshot.VERSION:
+        reason = f"Snapshot contained an unknown file version {version}"
+    elif left >= 0 > count:
+        reason = "non-nullable field producerEntries was serialized as null"
+    elif 0 <= left < count:
+        reason = f"Tried to allocate a collection of size {count}, but there are only {left} bytes remaining."
+    elif count * producer_snapshot.ENTRY_SIZE <= left:
+        stored, computed = int.from_bytes(data[2:6], "big"), crc32c(data[6:])
+        if stored == computed:
+            return f"Snapshot is corrupt: {left} bytes hold {count} producers"
+        return f"Snapshot is corrupt (CRC is no longer valid). Stored crc: {stored}. Computed crc: {computed}"
+    return f"Snapshot failed schema validation: {reason}"
 
 
 def _offset_index_fault(data: bytes, entries: list[tuple[int, int]], base_offset: int) -> str:

@@ -7,6 +7,7 @@ that cannot be read costs the rest of its batch, a length no batch can have cost
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 
 from stratalog.cli.dump import kernel
@@ -117,6 +118,25 @@ def batch_facts(view: memoryview, state: memoryview) -> dict[str, object]:
     }
 
 
+def legacy_facts(message: memoryview, position: int) -> dict[str, object]:
+    """A message of format 0 or 1, which is a batch of its own or wraps one; names as in Kafka's line."""
+    magic = int.from_bytes(message[16:17], signed=True)
+    attributes = message[17]
+    codec = attributes & 7
+    crc = int.from_bytes(message[12:16], "big")
+    name = "NoTimestampType" if magic == 0 else time_type(attributes)
+    return {
+        "offset": int.from_bytes(message[:8], "big", signed=True),
+        "position": position,
+        name: -1 if magic == 0 else int.from_bytes(message[18:26], "big", signed=True),
+        "size": len(message),
+        "magic": magic,
+        "compresscodec": codecs.CODEC_NAMES[codec] if codec < len(codecs.CODEC_NAMES) else codec,
+        "crc": crc,
+        "isvalid": crc == zlib.crc32(message[16:]),
+    }
+
+
 def time_type(attributes: int) -> str:
     return "LogAppendTime" if attributes & 8 else "CreateTime"
 
@@ -210,8 +230,7 @@ class LogDump:
             )
             return False
         if code == at.LEGACY:
-            magic = (state[at.MAGIC] ^ 0x80) - 0x80
-            self._bad(f"message format v{magic} is not supported, only v2")
+            self._legacy()
         elif code == at.SHORT:
             self._bad(f"{state[at.SIZE]} bytes are less than a batch header")
         elif code == at.BAD_CODEC:
@@ -220,6 +239,24 @@ class LogDump:
             self._bad_record()
         self._next()
         return True
+
+    def _legacy(self) -> None:
+        """A message of format 0 or 1: its line can be printed, what is in it is not looked at."""
+        state, view = self._state, self._window.view
+        pos, size = state[at.POS], state[at.SIZE]
+        if state[at.MAGIC] > 127:
+            self._bad(f"Invalid magic {state[at.MAGIC] - 256}")
+            return
+        facts = legacy_facts(view[pos : pos + size], self._window.position)
+        if isinstance(self._printer, JsonPrinter):
+            self._printer.batch(facts)
+        else:
+            shown = {**facts, "isvalid": "true" if facts["isvalid"] else "false"}
+            self._out.line(" ".join(f"{name}: {value}" for name, value in shown.items()))
+        if state[at.FLAGS] & at.DEEP:
+            self._bad(
+                f"message format v{facts['magic']} is not supported, only v2: its records are not shown"
+            )
 
     def _bad(self, reason: str) -> None:
         self._problems.fail(f"{self._path}: batch at position {self._window.position}: {reason}")

@@ -62,8 +62,8 @@ class Problems:
         for path, times in self._order.items():
             lines.append(f"Found out of order timestamp in :{path}")
             lines += [f"  Index timestamp: {a}, Previously indexed timestamp: {b}" for a, b in times]
-        for missing in self._not_found.values():
-            lines.append("The following indexed offsets are not found in the log.")
+        for path, missing in self._not_found.items():
+            lines.append(f"The following indexed offsets are not found in :{path}")
             lines += [f"Indexed offset: {a}, found log offset: {b}" for a, b in missing]
         for path, pairs in self._gaps.items():
             lines.append(f"Non-consecutive offsets in {path}")

@@ -27,20 +27,22 @@ _CHECKPOINT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint", re.ASCII)
 _BASE_OFFSET = re.compile(r"[0-9]{1,19}|[0-9]{20}", re.ASCII)
 
 
-def expand(fs: FileSystem, paths: Iterable[str]) -> Iterator[str]:
+def expand(fs: FileSystem, paths: Iterable[str], problems: Problems) -> Iterator[str]:
     """Paths as Java writes them; a directory stands for its segment files, in name order."""
     for path in paths:
         path = re.sub("/+", "/", path)
         path = path if path == "/" else path.rstrip("/")
         try:
-            is_dir = fs.stat(path).is_dir
-        except (OSError, StratalogError):
-            is_dir = False  # reported when the dump gets there
-        if is_dir:
-            names = sorted(name for name in fs.list_dir(path) if name.endswith(SUFFIXES))
-            yield from (f"{path}/{name}" for name in names)
-        else:
+            names = fs.list_dir(path) if fs.stat(path).is_dir else None
+        except FileNotFoundError:
+            names = None  # said when the dump gets there
+        except (OSError, StratalogError) as error:
+            problems.fail(str(error) if path in str(error) else f"{path}: {error}")
+            continue
+        if names is None:
             yield path
+        else:
+            yield from (f"{path}/{name}" for name in sorted(names) if name.endswith(SUFFIXES))
 
 
 class _Dump:
@@ -125,7 +127,7 @@ def dump_files(
     problems = Problems(err if err is not None else sys.stderr, output.flush)
     printer: Printer = JsonPrinter(output) if options.json else TextPrinter(output)
     dump = _Dump(files, options, output, printer, problems)
-    for path in expand(files, paths):
+    for path in expand(files, paths, problems):
         dump.file(path)
     problems.summary()
     output.flush()

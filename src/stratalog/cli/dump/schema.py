@@ -117,15 +117,14 @@ def _field(line: _Line, structs: dict[str, tuple[Field, ...]]) -> Field:
     if line.children:
         structs[kind] = tuple(_field(child, structs) for child in line.children)
     tag = int(extras["tag"]) if "tag" in extras else None
-    default = _default(kind, is_array, nullable, extras.get("default"))
-    return Field(
-        name, kind, is_array, nullable, Versions.parse(versions), tag, default, structs.get(kind, ())
-    )
+    fields = structs.get(kind, ())
+    default = _default(kind, is_array, fields, extras.get("default"))
+    return Field(name, kind, is_array, nullable, Versions.parse(versions), tag, default, fields)
 
 
-def _default(kind: str, is_array: bool, nullable: bool, text: str | None) -> Json:
-    """What a tagged field is when it is absent."""
-    if nullable:
+def _default(kind: str, is_array: bool, fields: tuple[Field, ...], text: str | None) -> Json:
+    """What a tagged field is when it is absent; null only where the table says so."""
+    if text == "null":
         return None
     if is_array:
         return []
@@ -135,6 +134,8 @@ def _default(kind: str, is_array: bool, nullable: bool, text: str | None) -> Jso
         return text == "true"
     if kind == "bytes":
         return b""
+    if fields:
+        return {each.name: each.default for each in fields if each.tag is None}
     return "A" * 22 if kind == "uuid" else ""
 
 
@@ -164,6 +165,8 @@ class Reader:
 
     def number(self, kind: str) -> int | float:
         form = NUMBERS[kind]
+        if form.size > self.remaining():
+            raise CorruptionError("null", position=self.position)  # all that Java's exception says
         value: int | float = form.unpack(self.take(form.size))[0]
         return value
 
@@ -173,7 +176,7 @@ class Reader:
     def unsigned_varint(self) -> int:
         value = 0
         for shift in range(0, 35, 7):
-            byte = self.take(1)[0]
+            byte = self.integer("int8") & 0xFF
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value & 0xFFFFFFFF
@@ -230,7 +233,7 @@ def _single(each: Field, nullable: bool, data: Reader, version: int, flexible: b
     if kind in NUMBERS:
         return data.number(kind)
     if kind == "bool":
-        return data.take(1) != b"\0"
+        return data.number("int8") != 0
     if kind == "uuid":
         return base64.urlsafe_b64encode(data.take(16)).rstrip(b"=").decode("ascii")
     if kind in {"string", "bytes"}:
@@ -243,8 +246,11 @@ def _single(each: Field, nullable: bool, data: Reader, version: int, flexible: b
             return None
         content = data.take(size)
         return content if kind == "bytes" else java_string(content).decode("utf-8")
-    if nullable and data.integer("int8") < 0:
-        return None
+    if nullable:
+        # Null is -1, but 0 in a tagged field.
+        marker = data.integer("int8") if each.tag is None else data.unsigned_varint() - 1
+        if marker < 0:
+            return None
     return _struct(each.fields, data, version, flexible)
 
 

@@ -56,7 +56,7 @@ RegisterBrokerRecord 0-4 0+ 0
  fenced bool 0+ default=true
  inControlledShutdown bool 1+ default=false
  logDirs []uuid 3+ tag=0
- cordonedLogDirs []uuid? 4+ tag=1
+ cordonedLogDirs []uuid? 4+ tag=1 default=null
 UnregisterBrokerRecord 0 0+ 1
  brokerId int32 0+
  brokerEpoch int64 0+
@@ -75,8 +75,8 @@ PartitionRecord 0-2 0+ 3
  leaderEpoch int32 0+ default=-1
  partitionEpoch int32 0+ default=-1
  directories []uuid 1+
- eligibleLeaderReplicas []int32? 2+ tag=1
- lastKnownElr []int32? 2+ tag=2
+ eligibleLeaderReplicas []int32? 2+ tag=1 default=null
+ lastKnownElr []int32? 2+ tag=2 default=null
 ConfigRecord 0 0+ 4
  resourceType int8 0+
  resourceName string 0+
@@ -85,15 +85,15 @@ ConfigRecord 0 0+ 4
 PartitionChangeRecord 0-2 0+ 5
  partitionId int32 0+ default=-1
  topicId uuid 0+
- isr []int32? 0+ tag=0
+ isr []int32? 0+ tag=0 default=null
  leader int32 0+ tag=1 default=-2
- replicas []int32? 0+ tag=2
- removingReplicas []int32? 0+ tag=3
- addingReplicas []int32? 0+ tag=4
+ replicas []int32? 0+ tag=2 default=null
+ removingReplicas []int32? 0+ tag=3 default=null
+ addingReplicas []int32? 0+ tag=4 default=null
  leaderRecoveryState int8 0+ tag=5 default=-1
- directories []uuid? 1+ tag=8
- eligibleLeaderReplicas []int32? 2+ tag=6
- lastKnownElr []int32? 2+ tag=7
+ directories []uuid? 1+ tag=8 default=null
+ eligibleLeaderReplicas []int32? 2+ tag=6 default=null
+ lastKnownElr []int32? 2+ tag=7 default=null
 FenceBrokerRecord 0 0+ 7
  id int32 0+
  epoch int64 0+
@@ -137,7 +137,7 @@ BrokerRegistrationChangeRecord 0-3 0+ 17
  fenced int8 0+ tag=0
  inControlledShutdown int8 1+ tag=1
  logDirs []uuid 2+ tag=2
- cordonedLogDirs []uuid? 3+ tag=3
+ cordonedLogDirs []uuid? 3+ tag=3 default=null
 AccessControlEntryRecord 0 0+ 18
  id uuid 0+
  resourceType int8 0+
@@ -156,10 +156,10 @@ RemoveUserScramCredentialRecord 0 0+ 22
  name string 0+
  mechanism int8 0+
 BeginTransactionRecord 0 0+ 23
- name string? 0+ tag=0
+ name string? 0+ tag=0 default=null
 EndTransactionRecord 0 0+ 24
 AbortTransactionRecord 0 0+ 25
- reason string? 0+ tag=0
+ reason string? 0+ tag=0 default=null
 RemoveDelegationTokenRecord 0 0+ 26
  tokenId string 0+
 RegisterControllerRecord 0 0+ 27

@@ -1,0 +1,28 @@
+"""A clock that moves when told: for roll, flush and retention by time, and for runs that repeat exactly."""
+
+from __future__ import annotations
+
+import itertools
+
+START_MS = 2_000_000_000_000
+
+
+class ManualClock:
+    """Wall and monotonic time, both only ever moved by `advance`; see ``stratalog.log.context.Clock``."""
+
+    def __init__(self, start_ms: int = START_MS) -> None:
+        self._now_ms = start_ms
+        self._ticks = itertools.count()
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic_s(self) -> float:
+        return self._now_ms / 1000
+
+    def now_ns(self) -> int:
+        """For a filesystem's modification times: no two calls get the same."""
+        return self._now_ms * 1_000_000 + next(self._ticks)
+
+    def advance(self, ms: int) -> None:
+        self._now_ms += ms

@@ -1,0 +1,94 @@
+"""``verify`` and ``repair`` on stores that were damaged on purpose."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from stratalog.cli.app import app
+from stratalog.cli.exit_codes import ExitCode
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """Three sealed segments of ten records, a byte flipped in the middle of the second."""
+    data = str(tmp_path)
+    for arguments in (["topic", "create", "t"], *([["append", "t"], ["roll", "t"]] * 3)):
+        batches = "".join(f"value {n}\n" for n in range(10))
+        result = CliRunner().invoke(app, [*arguments, "--data", data], input=batches)
+        assert result.exit_code == 0, result.output
+    log = tmp_path / "t-0" / "00000000000000000010.log"
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 1
+    log.write_bytes(content)
+    return tmp_path
+
+
+def run(data: pathlib.Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments, "--data", str(data)])
+
+
+def test_verify_names_the_damage_and_the_rest_stays_readable(damaged):
+    result = run(damaged, "verify", "--json")
+    assert result.exit_code == ExitCode.CORRUPTION
+    report = json.loads(result.stdout)
+    assert not report["ok"]
+    assert report["segments"] >= 3
+    log = [damage for damage in report["damages"] if damage["path"].endswith("00000000000000000010.log")]
+    assert [(damage["first_offset"], damage["last_offset"]) for damage in log[:1]] == [(10, 19)]
+    text = run(damaged, "verify", "t")
+    assert text.exit_code == ExitCode.CORRUPTION
+    assert "10-19" in text.stdout
+    read = run(damaged, "read", "t")
+    assert read.exit_code == ExitCode.CORRUPTION
+    assert read.stdout.splitlines() == [f"value {n}" for n in range(10)]
+    assert read.stderr.startswith("stratalog: ")
+    rest = run(damaged, "read", "t", "--from", "20")
+    assert rest.stdout.splitlines() == [f"value {n}" for n in range(10)]
+    skipped = run(damaged, "read", "t", "--skip-damaged", "--format", "%o ")
+    assert skipped.stdout.split() == [str(n) for n in (*range(10), *range(20, 30))]
+
+
+def test_repair_says_what_it_would_give_up_and_asks(damaged):
+    before = {path: path.read_bytes() for path in (damaged / "t-0").glob("*.log")}
+    plan = run(damaged, "repair", "t", "--action", "drop-damaged", "--dry-run", "--json")
+    assert plan.exit_code == 0, plan.output
+    (report,) = json.loads(plan.stdout)
+    assert report["dry_run"]
+    assert report["lost"]
+    assert run(damaged, "repair", "t", "--action", "drop-damaged").exit_code == ExitCode.USAGE
+    assert {path: path.read_bytes() for path in before} == before
+
+    done = run(damaged, "repair", "t", "--action", "drop-damaged", "--yes")
+    assert done.exit_code == 0, done.output
+    assert "were given up" in done.stdout
+    assert run(damaged, "verify").exit_code == 0
+    kept = run(damaged, "read", "t", "--format", "%o ").stdout.split()
+    assert kept == [str(n) for n in (*range(10), *range(20, 30))]
+
+
+def test_repair_by_truncation(damaged):
+    done = run(damaged, "repair", "t", "-a", "truncate", "-y")
+    assert done.exit_code == 0, done.output
+    assert run(damaged, "read", "t", "--format", "%o ").stdout.split() == [str(n) for n in range(10)]
+    assert run(damaged, "verify").exit_code == 0
+
+
+def test_rebuilding_indexes_gives_nothing_up(tmp_path):
+    for arguments in (["topic", "create", "t"], ["append", "t"], ["roll", "t"]):
+        assert (
+            CliRunner().invoke(app, [*arguments, "--data", str(tmp_path)], input="x\n" * 100).exit_code == 0
+        )
+    index = tmp_path / "t-0" / "00000000000000000000.timeindex"
+    index.write_bytes(b"\xff" * 12)
+    assert run(tmp_path, "verify").exit_code == ExitCode.CORRUPTION
+    done = run(tmp_path, "repair", "t")
+    assert done.exit_code == 0, done.output
+    assert run(tmp_path, "verify").exit_code == 0
+    assert len(run(tmp_path, "read", "t").stdout.splitlines()) == 100
+    assert "nothing to do" in run(tmp_path, "repair", "t").stderr
+    clean = run(tmp_path, "verify")
+    assert (clean.stdout, clean.stderr[:13]) == ("", "no damage in ")

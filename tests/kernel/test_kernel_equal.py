@@ -1,0 +1,139 @@
+"""The compiled and the interpreted kernel answer alike, to right bytes and to wrong ones."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from array import array
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stratalog import kernel
+from stratalog.errors import InvalidRecordError
+from stratalog.kernel import loader
+from stratalog.model import Record
+from tests.kernel.both import engine, plain_kernel
+from tests.kernel.fuzz_kernel import one_round
+
+__all__ = ["engine"]
+
+ROUNDS = 1500
+
+
+def test_hostile_bytes_alike() -> None:
+    other = plain_kernel()
+    kernel.use_error(ValueError)
+    other.use_error(ValueError)
+    try:
+        for seed in range(ROUNDS):
+            one_round(seed, other)
+    finally:
+        kernel.use_error(InvalidRecordError)
+        other.use_error(InvalidRecordError)
+
+
+def test_a_lying_table_is_survived() -> None:
+    for seed in range(10_000, 10_000 + ROUNDS):
+        one_round(seed)
+
+
+blobs = st.none() | st.binary(max_size=40) | st.integers(100, 300).map(bytes)
+headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=8)), max_size=3).map(tuple)
+stamps = st.none() | st.integers(-1, 2**63 - 1)
+record_lists = st.lists(st.builds(Record, blobs, blobs, headers, stamps), min_size=1, max_size=20)
+
+
+@settings(max_examples=200)
+@given(record_lists, st.integers(0, 2**62), st.sampled_from([0, 8, 0x10]), st.integers(70, 2000))
+def test_encoding_alike(made: list[Record], base_offset: int, attributes: int, max_bytes: int) -> None:
+    args = (made, 0, 7, max_bytes, base_offset, 3, attributes, 9, 1, 5)
+    data, count, least, largest = kernel.encode_tuples(*args)
+    assert plain_kernel().encode_tuples(*args) == (data, count, least, largest)
+    if data is None:
+        assert count > max_bytes
+        return
+    for one in (kernel, plain_kernel()):
+        table = array("q", bytes(8 * 14))
+        info = array("q", (0, 0, 0, 0, 0, 0, 0, -1, 0))
+        assert one.scan_batches(data, 0, len(data), True, False, table, 0, info) == 1
+        assert info[0] == 0
+        out: list[Record] = []
+        bounds = array("q", (0, 2**63 - 1, -(2**63), 2**63 - 1))
+        state = array("q", bytes(64))
+        assert one.decode_tuples(data, table, 0, 1, -1, bounds, b"", Record, "t", 2, out, state) == 0
+        assert len(out) == count
+        for i, (was, now) in enumerate(zip(made, out, strict=False)):
+            stamp = 7 if was.timestamp is None else was.timestamp
+            assert now == Record(
+                was.value,
+                was.key,
+                was.headers,
+                largest if attributes & 8 else stamp,
+                base_offset + i,
+                2,
+                attributes >> 3 & 1,
+                "t",
+            )
+
+
+def test_tuples_survive_the_collector(engine: Any) -> None:
+    made = [Record(b"v%d" % i, b"k", (("h", b"x"),), i) for i in range(2000)]
+    data, count, _, _ = engine.encode_tuples(made, 0, 0, 1 << 20, 0, 0, 0, -1, -1, -1)
+    table = array("q", bytes(8 * 14))
+    engine.scan_batches(data, 0, len(data), True, False, table, 0, array("q", (0, 0, 0, 0, 0, 0, 0, -1, 0)))
+    out: list[Record] = []
+    bounds = array("q", (0, 2**63 - 1, -(2**63), 2**63 - 1))
+    engine.decode_tuples(data, table, 0, 1, -1, bounds, b"", Record, "t", 2, out, array("q", bytes(64)))
+    gc.collect()
+    assert len(out) == count == 2000
+    assert all(type(record) is Record for record in out)
+    assert out[3]._replace(key=None).key is None
+    del out
+    gc.collect()
+
+
+@pytest.mark.parametrize("change", ["shrink", "swap"])
+def test_records_changed_while_encoded(engine: Any, change: str) -> None:
+    """Headers may run any code: the list they sit in can change between sizing and filling."""
+
+    class Sly(list[Any]):
+        def __iter__(self) -> Any:
+            if change == "shrink":
+                del records[1:]
+            else:
+                records[0] = Record(bytes(5000))
+            return super().__iter__()
+
+    records: list[Any] = [Record(b"a"), Record(b"b"), Record(b"c", None, Sly([("k", b"v")])), Record(b"d")]
+    with pytest.raises(RuntimeError, match="changed"):
+        engine.encode_tuples(records, 0, 0, 1 << 20, 0, 0, 0, -1, -1, -1)
+
+
+@pytest.mark.parametrize("pure", ["0", "1"])
+def test_the_choice_of_kernel(pure: str) -> None:
+    """STRATALOG_PURE=1 runs interpreted, without Cython's package and without leaving a fake one behind."""
+    program = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("Cython", "cython"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Refuse())
+from stratalog import kernel
+assert "cython" not in sys.modules
+assert kernel.crc32c(b"123456789") == 0xE3069283
+print(kernel.compiled)
+"""
+    env = {**os.environ, "STRATALOG_PURE": pure}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+    )
+    built = any(Path(loader.__file__).with_name("_scan" + suffix).exists() for suffix in EXTENSION_SUFFIXES)
+    assert done.stdout.strip() == str(built and pure == "0")

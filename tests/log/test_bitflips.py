@@ -1,0 +1,283 @@
+"""Every bit of a small sealed segment and of everything beside it, flipped one at a time.
+
+However a partition is opened after that, reading it by offset, by time and by key gives the right data or
+a named error, never wrong data and never another exception. The leader epoch of a batch (bytes 12 to 15 of
+its header) is no data: flipping it changes nothing. And every byte of the last three batches cut off: what
+is left is a clean prefix.
+
+All bits of all files are flipped, since no file here is larger than 4 KiB. Where a checksum covers the bit,
+six questions are put to the partition; where none does (the indexes, and what a batch's CRC leaves out) many
+more. The files of the partition are flipped under the partition's own reader and writer, which is what makes
+16,000 flips affordable; the files of the root under the whole store.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+import stratalog
+from stratalog import Record
+from stratalog.config import TopicConfig
+from stratalog.errors import CorruptionError, StratalogError
+from stratalog.format import batch as batches
+from stratalog.fs import HandleCache, MemoryFileSystem
+from stratalog.log.context import LogContext
+from stratalog.log.follower import PartitionFollower
+from stratalog.log.lookup import history_backwards, offset_for_time
+from stratalog.log.reader import LogView, read_records
+from stratalog.log.recovery import OpenAs, open_partition
+from stratalog.log.verify import verify_partition
+from stratalog.log.writer import PartitionWriter
+from stratalog.store.store import open_store
+
+ROOT, TOPIC = "/data", "events"
+DIRECTORY = f"{ROOT}/{TOPIC}-0"
+SETTINGS = {"key.index.enable": True, "index.interval.bytes": 0, "message.timestamp.after.max.ms": 2**62}
+CONFIG = TopicConfig(key_index_enable=True, index_interval_bytes=0, message_timestamp_after_max_ms=2**62)
+FIRST, FLIPPED, ACTIVE = 0, 2, 12
+"""Base offsets of the three segments."""
+KEYS = (b"a", b"b", b"t", b"none")
+TIMES = (0, 1005, 1011, 1020, 1031, 1042, 1100, 9999)
+STARTS = (3, 5, 7, 10, 12, 15)
+
+Files = dict[str, bytes]
+
+
+class FixedClock:
+    """The same moment for ever, so that a store is the same bytes each time."""
+
+    def now_ms(self) -> int:
+        return 5_000
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+
+def quiet(message: str) -> None:
+    """Warnings are expected by the thousand here."""
+
+
+def transactional(value: bytes, sequence: int) -> bytes:
+    encoded, _ = batches.encode_records(
+        [Record(value, b"t", (), 1030 + sequence)],
+        0,
+        base_offset=0,
+        leader_epoch=0,
+        now_ms=0,
+        timestamp_type=0,
+        codec=0,
+        level=None,
+        max_bytes=1000,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=sequence,
+        transactional=True,
+    )
+    return bytes(encoded.data)
+
+
+@functools.cache
+def build() -> Files:
+    """A store of three segments; the middle one holds a batch of every kind."""
+    fs = MemoryFileSystem(clock=lambda: 0)
+    with stratalog.open(ROOT, fs=fs, clock=FixedClock(), background=False) as store:
+        topic = store.create_topic(TOPIC, partitions=1, config=SETTINGS)
+        topic.append_many([Record(b"zero", b"a", (), 1000), Record(b"one", b"b", (), 1001)])
+        topic.roll()
+        topic.append_many([Record(b"two", b"a", (("h", b"x"), ("n", None)), 1010), Record(None, b"b", (), 1009)])
+        store.alter_topic(TOPIC, {"compression.type": "gzip"})
+        topic.append_many([Record(b"four" * 5, b"a", (), 1020), Record(b"five" * 5, b"c", (), 1021)])
+        store.alter_topic(TOPIC, {"compression.type": None})
+        topic.append_batches(0, transactional(b"six", 0))
+        topic.end_transaction(0, producer_id=7, producer_epoch=0, commit=False)
+        topic.append_batches(0, transactional(b"eight", 1))
+        topic.end_transaction(0, producer_id=7, producer_epoch=0, commit=True)
+        topic.append(b"ten", None, (), 1040)
+        topic.append(b"eleven", b"b", (), 1041)
+        topic.roll()
+        for number in range(4):
+            value = b"active-%d" % number
+            topic.append_many([Record(value, b"a", (), 1050 + number), Record(value, b"b", (), 1050 - number)])
+        assert [segment.base_offset for segment in topic.segments()] == [FIRST, FLIPPED, ACTIVE]
+    return read_tree(fs, ROOT)
+
+
+def read_tree(fs: MemoryFileSystem, path: str) -> Files:
+    found: Files = {}
+    for name in fs.list_dir(path):
+        each = f"{path}/{name}"
+        if fs.stat(each).is_dir:
+            found |= read_tree(fs, each)
+        else:
+            found[each] = fs.read_file(each)
+    return found
+
+
+def filesystem(files: Files) -> MemoryFileSystem:
+    fs = MemoryFileSystem(clock=lambda: 0)
+    fs.make_dir(DIRECTORY)
+    for path, data in files.items():
+        fs.write_file(path, data, sync=False)
+    return fs
+
+
+def follow(fs: MemoryFileSystem) -> LogView:
+    context = LogContext(fs, HandleCache(fs, 100), FixedClock(), quiet)
+    return PartitionFollower(context, DIRECTORY, TOPIC, 0)
+
+
+def write(fs: MemoryFileSystem, *, clean: bool = True) -> PartitionWriter:
+    context = LogContext(fs, HandleCache(fs, 100), FixedClock(), quiet)
+    state, _ = open_partition(context, DIRECTORY, TOPIC, 0, CONFIG, OpenAs(clean=clean))
+    return PartitionWriter(context, DIRECTORY, TOPIC, 0, CONFIG, state)
+
+
+FEW = ("everything", "committed", "from 7", "at 1020", "key b'a'", "again")
+
+
+def ask(view: LogView) -> dict[str, Callable[[], Any]]:
+    """The questions put to a partition, each by itself, so that one error hides no other answer."""
+    questions: dict[str, Callable[[], Any]] = {
+        "everything": lambda: read_records(view),
+        "committed": lambda: read_records(view, isolation="read_committed"),
+    }
+    for start in STARTS:
+        questions[f"from {start}"] = lambda start=start: read_records(view, start)
+    for time in TIMES:
+        questions[f"at {time}"] = lambda time=time: offset_for_time(view, time)
+    for key in KEYS:
+        questions[f"key {key!r}"] = lambda key=key: list(history_backwards(view, key))
+    # Once more: what the first round cached or rebuilt must not lead the second one astray.
+    questions["again"] = questions["from 7"]
+    return questions
+
+
+class Answer(NamedTuple):
+    """What came before the error, if there was one."""
+
+    value: Any
+    error: StratalogError | None
+
+
+def answer(question: Callable[[], Any]) -> Answer:
+    records: list[Record] = []
+    try:
+        value = question()
+        if not isinstance(value, Iterator):
+            return Answer(value, None)
+        records.extend(value)
+    except StratalogError as error:
+        return Answer(records, error)
+    return Answer(records, None)
+
+
+@functools.cache
+def truth() -> dict[str, Any]:
+    """The right answers, which opening in either way must give as long as nothing is damaged."""
+    right = {name: answer(each).value for name, each in ask(follow(filesystem(build()))).items()}
+    assert len(right["everything"]) == 18
+    assert [record.offset for record in right["everything"][:12]] == [0, 1, 2, 3, 4, 5, 6, 8, 10, 11, 12, 13]
+    assert [record.offset for record in right["committed"][6:8]] == [8, 10]
+    assert right == {name: answer(each).value for name, each in ask(write(filesystem(build()))).items()}
+    return right
+
+
+def judge(view: LogView, *, errors_allowed: bool = True, few: bool = False) -> list[str]:
+    """What is wrong with the answers of a view."""
+    wrong = []
+    questions = ask(view)
+    for name in FEW if few else questions:
+        question = questions[name]
+        right = truth()[name]
+        value, error = answer(question)
+        if error is None:
+            good = value == right
+        else:
+            good = errors_allowed and (not isinstance(right, list) or value == right[: len(value)])
+        if not good:
+            wrong.append(f"{name}: {value!r} {error!r}")
+    return wrong
+
+
+FILES = sorted(
+    f"{DIRECTORY}/{base:020d}.{kind}"
+    for base, kinds in {
+        FLIPPED: ("log", "index", "timeindex", "txnindex", "seal", "keyindex", "snapshot"),
+        ACTIVE: ("log", "index", "timeindex", "seal", "keyindex", "snapshot"),
+        20: ("snapshot",),
+    }.items()
+    for kind in kinds
+) + [f"{DIRECTORY}/stratalog.tail", f"{DIRECTORY}/leader-epoch-checkpoint", f"{DIRECTORY}/partition.metadata"]
+
+
+def header_bytes(path: str, first: int, last: int) -> set[int]:
+    """Where these bytes of every batch header lie in a log; nowhere in another file."""
+    if not path.endswith(".log"):
+        return set()
+    return {
+        header.position + byte for header in batches.scan(build()[path]) for byte in range(first, last + 1)
+    }
+
+
+def checked_bytes(path: str) -> set[int]:
+    """The bytes of a file that some checksum covers."""
+    everything = set(range(len(build()[path])))
+    if path.endswith("index") and not path.endswith(".keyindex"):
+        return set()
+    return everything - header_bytes(path, 0, 20)
+
+
+def flips(path: str) -> Iterator[tuple[int, int]]:
+    for byte in range(len(build()[path])):
+        for bit in range(8):
+            yield byte, bit
+
+
+def test_the_segment_holds_what_it_should() -> None:
+    scan = batches.scan(build()[f"{DIRECTORY}/{FLIPPED:020d}.log"])
+    headers = list(scan)
+    assert {header.codec for header in headers} == {0, 1}
+    assert {header.is_control for header in headers} == {True, False}
+    assert {header.is_transactional for header in headers} == {True, False}
+    assert max(map(len, build().values())) < 4096
+    assert set(FILES) <= set(build())
+    truth()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.removeprefix(f"{DIRECTORY}/").lstrip("0"))
+def test_every_bit_of_a_partition(path: str) -> None:
+    fs = filesystem(build())
+    epochs, checked = header_bytes(path, 12, 15), checked_bytes(path)
+    wrong = []
+    with fs.open(path, "w") as file:
+        good = file.pread(1 << 20, 0)
+        for byte, bit in flips(path):
+            changed = bytes([good[byte] ^ (1 << bit)])
+            file.pwrite(changed, byte)
+            allowed, few = byte not in epochs, byte in checked
+            calls = len(fs.calls)
+            try:
+                found = judge(follow(fs), errors_allowed=allowed, few=few)
+                wrong += [f"byte {byte} bit {bit}, read-only: {each}" for each in found]
+                assert len(fs.calls) == calls, "a reader wrote"
+                found = _judge_writer(fs, clean=bit % 2 == 0, allowed=allowed, few=few)
+                wrong += [f"byte {byte} bit {bit}, writable: {each}" for each in found]
+            finally:
+                file.pwrite(good[byte : byte + 1], byte)
+    assert not wrong, f"{len(wrong)} wrong answers, such as\n" + "\n".join(wrong[:20])
+
+
+def _judge_writer(fs: MemoryFileSystem, *, clean: bool, allowed: bool, few: bool) -> list[str]:
+    calls = len(fs.calls)
+    try:
+        writer = write(fs, clean=clean)
+    except StratalogError as error:
+        return [] if allowed else [f"{error!r}"]
+    found = judge(writer, errors_allowed=allowed, few=few)
+    if len(fs.calls) != calls:
+        found.append("opening changed something")
+    return found
