@@ -13,6 +13,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
 ROUNDS ?= 200
+MUTATIONS ?= 100000
 SEED ?=
 BENCH ?=
 TESTS ?=
@@ -58,8 +59,8 @@ interop: setup $(KAFKA) ## with a real Kafka 4.3.1 broker and its dump tool (nee
 crash: setup ## SIGKILL at random moments, ROUNDS=200 times; SEED=... replays a run
 	@$(PY) tests/crash/kill_campaign.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
-fuzz: setup ## hostile bytes against the compiled kernel under AddressSanitizer
-	@tests/kernel/asan.sh
+fuzz: setup ## hostile bytes against the compiled kernel under AddressSanitizer, MUTATIONS=100000 of them; SEED=... replays
+	@PYTHON=$(abspath $(PY)) tests/kernel/asan.sh $(MUTATIONS) $(SEED)
 
 docs: setup ## links resolve, examples in the documentation run, tables agree with the code
 	@$(PY) -m pytest -q tests/test_docs.py

@@ -1,7 +1,8 @@
 """Measuring: runs of different systems take turns, and the median of each counts.
 
-A shared machine is slow for seconds at a time. Runs in turn spread that over all systems; the order also rotates,
-so that nobody always comes first. Garbage collection waits outside the timed part, for everybody.
+A shared machine is slow for seconds at a time. Runs in turn spread that over all systems; the order also
+rotates, so that nobody always comes first. Garbage collection waits outside the timed part, for
+everybody.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class Section:
         return None if row is None else row.median(name)
 
 
-class Mismatch(Exception):
+class MismatchError(Exception):
     """A system did not give back what was put in: its speed means nothing."""
 
 
@@ -119,7 +120,14 @@ def take_turns(cases: Sequence[Case], repeat: int) -> list[Row]:
 
 
 def ratio_bar(
-    section: Section, figure: str, ours: str, peers: Sequence[str], needed: float, what: str, *, goal: bool = False
+    section: Section,
+    figure: str,
+    ours: str,
+    peers: Sequence[str],
+    needed: float,
+    what: str,
+    *,
+    goal: bool = False,
 ) -> Bar:
     """The bar "``ours`` is at least ``needed`` times the best of ``peers``", judged on medians."""
     mine = section.figure(ours, figure)

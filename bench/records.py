@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.sizes import VALUE_BYTES
@@ -39,6 +40,7 @@ def rows(start: int, end: int, count: int | None = None) -> list[Row]:
     return [Row(number, key_of(number, total), value_of(number)) for number in range(start, end)]
 
 
+@lru_cache(maxsize=8)
 def expected_table(count: int) -> pa.Table:
     """What a scan of the first ``count`` records must equal, whatever its chunks."""
     import pyarrow as pa

@@ -19,9 +19,9 @@ LONGEST_RECORD = 1 << 20
 class System(ABC):
     """A store used as a log: records get offsets 0, 1, 2 … and come back by offset, by key and all in order.
 
-    ``sync`` False: an append returns when the kernel has the data, so that a killed process loses nothing and a
-    power cut may. ``sync`` True: it returns when the data is on disk. ``keyed`` also keeps what finding the latest
-    record of a key needs.
+    ``sync`` False: an append returns when the kernel has the data, so that a killed process loses nothing
+    and a power cut may. ``sync`` True: it returns when the data is on disk. ``keyed`` also keeps what finding
+    the latest record of a key needs.
     """
 
     name: ClassVar[str]
@@ -75,7 +75,7 @@ def table_of(keys: pa.Array, values: pa.Array, offsets: pa.Array) -> pa.Table:
 def table_of_packed(packed: Sequence[bytes], offsets: pa.Array) -> pa.Table:
     """The table of records stored as key and value in one, taken apart by Arrow and not by Python.
 
-    That the keys are of one known length is a favour to the stores that need it; others would pay for a length.
+    That all keys have one known length is a favour to these stores: else each record would need its lengths.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

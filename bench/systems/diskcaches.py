@@ -1,8 +1,8 @@
 """diskcache: a Deque as the log, which numbers its items itself; a Cache beside it for key -> offset.
 
-Items are the record's key and value in one bytes object, which is stored as it is (no pickling). A batch is one
-transaction. ``sqlite_synchronous`` 0 or 2 (FULL), as for SQLite. Deque's own indexing walks from one end, so
-a read by offset asks the Cache under it for the item's number.
+Items are the record's key and value in one bytes object, which is stored as it is (no pickling). A batch
+is one transaction. ``sqlite_synchronous`` 0 or 2 (FULL), as for SQLite. Deque's own indexing walks from
+one end, so a read by offset asks the Cache under it for the item's number.
 """
 
 from __future__ import annotations

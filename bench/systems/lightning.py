@@ -1,9 +1,10 @@
 """LMDB by the lmdb package.
 
-Integer keys (native 8 bytes), the record's key and value in one. ``writemap`` lets commits go straight into the
-map, the fastest way when nothing is synced (pages of a killed process stay with the kernel); synced commits write
-to the file and fsync it, as LMDB does by default. A batch is one write transaction with ``putmulti`` in append mode,
-which loops in C. For reading by key a second database holds key -> offset.
+Integer keys (native 8 bytes), the record's key and value in one. ``writemap`` lets commits go straight
+into the map, the fastest way when nothing is synced (pages of a killed process stay with the kernel);
+synced commits write to the file and fsync it, as LMDB does by default. A batch is one write transaction
+with ``putmulti`` in append mode, which loops in C. For reading by key a second database holds key ->
+offset.
 """
 
 from __future__ import annotations
@@ -33,7 +34,13 @@ class Lmdb(System):
 
         super().__init__(path, sync=sync, keyed=keyed)
         self.env = lmdb.open(
-            str(path), map_size=_MAP_BYTES, max_dbs=2, sync=sync, metasync=sync, writemap=not sync, map_async=not sync
+            str(path),
+            map_size=_MAP_BYTES,
+            max_dbs=2,
+            sync=sync,
+            metasync=sync,
+            writemap=not sync,
+            map_async=not sync,
         )
         self.log = self.env.open_db(b"log", integerkey=True)
         self.keys = self.env.open_db(b"keys") if keyed else None
@@ -74,13 +81,13 @@ class Lmdb(System):
 
     def by_offset(self, offset: int) -> Row:
         with self.env.begin(db=self.log) as txn:
-            packed = txn.get(_OFFSET.pack(offset))
+            packed: Any = txn.get(_OFFSET.pack(offset))
         return Row(offset, packed[:KEY_BYTES], packed[KEY_BYTES:])
 
     def by_key(self, key: bytes) -> Row:
         with self.env.begin() as txn:
-            offset = txn.get(key, db=self.keys)
-            packed = txn.get(offset, db=self.log)
+            offset: Any = txn.get(key, db=self.keys)
+            packed: Any = txn.get(offset, db=self.log)
         return Row(_OFFSET.unpack(offset)[0], packed[:KEY_BYTES], packed[KEY_BYTES:])
 
     def close(self) -> None:

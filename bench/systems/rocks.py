@@ -1,9 +1,10 @@
 """RocksDB by rocksdict.
 
-Raw mode (bytes in, bytes out, no pickling). Keys are offsets as 8 bytes big-endian, so that the order of bytes is
-the order of offsets; the value is the record's key and value in one. A batch is one WriteBatch, one write. The
-write-ahead log stays on, or a killed process would lose acknowledged records; it is synced only when asked. No
-compression, which would only cost time here. For reading by key a second column family holds key -> offset.
+Raw mode (bytes in, bytes out, no pickling). Keys are offsets as 8 bytes big-endian, so that the order of
+bytes is the order of offsets; the value is the record's key and value in one. A batch is one WriteBatch,
+one write. The write-ahead log stays on, or a killed process would lose acknowledged records; it is synced
+only when asked. No compression, which would only cost time here. For reading by key a second column
+family holds key -> offset.
 """
 
 from __future__ import annotations
@@ -82,13 +83,13 @@ class RocksDict(System):
         return table_of_packed(packed, made)
 
     def by_offset(self, offset: int) -> Row:
-        packed = self.db[_OFFSET.pack(offset)]
+        packed: Any = self.db[_OFFSET.pack(offset)]
         return Row(offset, packed[:KEY_BYTES], packed[KEY_BYTES:])
 
     def by_key(self, key: bytes) -> Row:
         assert self._keys is not None
-        offset = self._keys[key]
-        packed = self.db[offset]
+        offset: Any = self._keys[key]
+        packed: Any = self.db[offset]
         return Row(_OFFSET.unpack(offset)[0], packed[:KEY_BYTES], packed[KEY_BYTES:])
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
 """SQLite by the standard library's sqlite3.
 
-A table whose integer primary key is the offset. WAL with ``synchronous=OFF`` (a killed process loses nothing) or
-``FULL`` (every commit is fsynced); a batch is one ``executemany`` in one transaction, a single append one INSERT
-in autocommit. A 64 MiB page cache and a memory map for reads. For reading by key an index over (key, offset).
+A table whose integer primary key is the offset. WAL with ``synchronous=OFF`` (a killed process loses
+nothing) or ``FULL`` (every commit is fsynced); a batch is one ``executemany`` in one transaction, a
+single append one INSERT in autocommit. A 64 MiB page cache and a memory map for reads. For reading by key
+an index over (key, offset).
 """
 
 from __future__ import annotations
@@ -55,10 +56,14 @@ class Sqlite(System):
 
         found = self.db.execute("SELECT key, value, offset FROM log ORDER BY offset").fetchall()
         keys, values, offsets = zip(*found, strict=True)
-        return table_of(pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pa.array(offsets, pa.int64()))
+        return table_of(
+            pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pa.array(offsets, pa.int64())
+        )
 
     def by_offset(self, offset: int) -> Row:
-        return Row(*self.db.execute("SELECT offset, key, value FROM log WHERE offset = ?", (offset,)).fetchone())
+        return Row(
+            *self.db.execute("SELECT offset, key, value FROM log WHERE offset = ?", (offset,)).fetchone()
+        )
 
     def by_key(self, key: bytes) -> Row:
         query = "SELECT offset, key, value FROM log WHERE key = ? ORDER BY offset DESC LIMIT 1"

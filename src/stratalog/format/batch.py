@@ -11,6 +11,8 @@ Pure functions over buffers; what a crash may leave of a batch is told by ``scan
 
 from __future__ import annotations
 
+from typing import Any
+
 from stratalog.format.arrow import COLUMNS, decode_arrow, schema_for
 from stratalog.format.batch_arrow import ArrowRows, encode_arrow
 from stratalog.format.batch_decode import (
@@ -71,3 +73,9 @@ __all__ = [
     "validate",
     "whole_crc",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SCHEMA":  # needs pyarrow, so it is made when asked for
+        return schema_for(COLUMNS)
+    raise AttributeError(name)

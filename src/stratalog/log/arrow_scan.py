@@ -64,6 +64,12 @@ class _Piece(NamedTuple):
     hi: int
 
 
+class _Found(NamedTuple):
+    batches: list[pa.RecordBatch]
+    next_offset: int
+    """Everything below it in the piece's segment has been read."""
+
+
 def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
     """The columns to deliver, in the order asked for; every column when None."""
     if columns is None:
@@ -95,22 +101,22 @@ def _scan_range(
         aborted = view.aborted(offset, scan_range.end)
     while offset < scan_range.end:
         pieces = _plan(view, offset, scan_range.end, options)
-        running: deque[tuple[_Piece, Future[list[pa.RecordBatch]]]] = deque()
+        running: deque[Future[_Found]] = deque()
         try:
             for piece in pieces:
                 if pool is None:
-                    yield from _read(view, piece, options, aborted)
-                    offset = max(offset, piece.lo)
-                    continue
-                running.append((piece, pool.submit(_read, view, piece, options, aborted)))
-                if len(running) >= ahead:
-                    piece, future = running.popleft()
-                    offset = max(offset, piece.lo)
-                    yield from future.result()
+                    found = _read(view, piece, options, aborted)
+                else:
+                    running.append(pool.submit(_read, view, piece, options, aborted))
+                    if len(running) < ahead:
+                        continue
+                    found = running.popleft().result()
+                yield from found.batches
+                offset = max(offset, found.next_offset)
             while running:
-                piece, future = running.popleft()
-                offset = max(offset, piece.lo)
-                yield from future.result()
+                found = running.popleft().result()
+                yield from found.batches
+                offset = max(offset, found.next_offset)
             return
         except FileNotFoundError:
             relists += 1
@@ -119,7 +125,7 @@ def _scan_range(
             view.refresh()
             offset = max(offset, view.log_start_offset)
         finally:
-            for _, future in running:
+            for future in running:
                 future.cancel()
 
 
@@ -163,7 +169,6 @@ def _plan_segment(segment: Segment, start: int, stop: int, options: ScanOptions)
         if position - at.position >= PIECE_BYTES:
             yield _Piece(segment, at, None, position, start, stop)
             at = Start(position, last_offset)
-            start = max(start, 0)
     yield _Piece(segment, at, None, None, start, stop)
 
 
@@ -203,13 +208,26 @@ def _by_seal(segment: Segment, start: int, stop: int, options: ScanOptions) -> I
         yield piece(first, len(seal.blocks))
 
 
-def _read(
-    view: LogView, piece: _Piece, options: ScanOptions, aborted: list[AbortedTxn]
-) -> list[pa.RecordBatch]:
+def _read(view: LogView, piece: _Piece, options: ScanOptions, aborted: list[AbortedTxn]) -> _Found:
+    """The record batches of one piece; FileNotFoundError when its file was replaced meanwhile."""
+    try:
+        found = _read_file(view, piece, options, aborted)
+    except CorruptionError as error:
+        if view.replaced(piece.segment):
+            raise FileNotFoundError(piece.segment.path()) from error
+        raise
+    if not piece.segment.is_active and view.replaced(piece.segment):
+        raise FileNotFoundError(piece.segment.path())
+    return found
+
+
+def _read_file(view: LogView, piece: _Piece, options: ScanOptions, aborted: list[AbortedTxn]) -> _Found:
     found: list[pa.RecordBatch] = []
+    next_offset = piece.lo
     for chunk in read_chunks(
         piece.segment,
         piece.start,
+        offset=piece.lo,
         end_position=piece.end_position,
         expect=piece.expect,
         first_size=CHUNK_BYTES,
@@ -233,6 +251,7 @@ def _read(
             )
         except CorruptionError as error:
             raise error.at(piece.segment.path(), chunk.position) from error
-        if chunk.scan.last_offset >= piece.hi - 1:
+        next_offset = min(chunk.scan.last_offset + 1, piece.hi)
+        if next_offset >= piece.hi:
             break
-    return found
+    return _Found(found, next_offset)

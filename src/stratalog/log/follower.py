@@ -110,6 +110,7 @@ class PartitionFollower:
         self._lock = threading.RLock()
         self._segments: tuple[Segment, ...] = ()
         self._snapshots: tuple[int, ...] = ()
+        self._inodes: dict[int, int] = {}
         self._seen = (-1, -1)
         self._tail: Tail | None = None
         self._producers: tuple[ProducerState, int] | None = None
@@ -144,6 +145,13 @@ class PartitionFollower:
             with self._lock:
                 return self._replayed(end).last_stable_offset(end)
         return end
+
+    def replaced(self, segment: Segment) -> bool:
+        try:
+            inode = self.context.fs.stat(segment.path()).inode
+        except FileNotFoundError:
+            return True
+        return inode != self._inodes.get(segment.base_offset)
 
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
         return aborted_in(self._segments, start, end)
@@ -181,12 +189,15 @@ class PartitionFollower:
             return None
 
     def _list(self) -> None:
-        view = settled_view(self.context.fs, self.directory)
-        known = {(segment.base_offset, segment.suffix): segment for segment in self._segments}
+        view, inodes = settled_view(self.context.fs, self.directory)
+        known = {segment.base_offset: segment for segment in self._segments}
         found: list[Segment] = []
+        now: dict[int, int] = {}
         for files in view.segments:
-            old = known.get((files.base_offset, files.suffix))
-            if old is not None and not old.is_active and old.size == files.size:
+            old = known.get(files.base_offset)
+            now[files.base_offset] = inode = inodes[files.log]
+            same = old is not None and self._inodes.get(files.base_offset) == inode
+            if same and old is not None and not old.is_active and old.suffix == files.suffix:
                 found.append(old)
                 continue
             segment = Segment(
@@ -198,15 +209,17 @@ class PartitionFollower:
                 size=files.size,
                 suffix=files.suffix,
             )
-            if old is not None:
-                segment.forget()
+            # A name may mean another file than it did: what is open or parsed under it must go.
+            segment.forget()
             found.append(segment)
+        self._inodes = now
         for segment, following in pairwise(found):
             segment.next_offset = following.base_offset
         if found:
             last = found[-1]
-            live = known.get((last.base_offset, last.suffix))
-            found[-1] = live if isinstance(live, LiveSegment) else self._live(last)
+            live = known.get(last.base_offset)
+            going_on = isinstance(live, LiveSegment) and live.suffix == last.suffix
+            found[-1] = live if going_on and live is not None else self._live(last)
         self._segments = tuple(found)
         self._snapshots = view.snapshots
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stratalog.errors import CorruptionError
-from stratalog.fs import FileSystem
+from stratalog.fs import FileStat, FileSystem
 from stratalog.log.context import LogContext
 from stratalog.log.names import SWAP, segment_name
 from stratalog.log.scanning import scan_file
@@ -15,8 +15,8 @@ from stratalog.log.view import Action, Delete, DirectoryView, Rename, agree, vie
 LISTING_TRIES = 100
 
 
-def list_files(fs: FileSystem, directory: str) -> dict[str, int]:
-    """Names and sizes of the plain files in a partition directory, less what vanishes meanwhile."""
+def list_stats(fs: FileSystem, directory: str) -> dict[str, FileStat]:
+    """The plain files in a partition directory by name, less what vanishes meanwhile."""
     found = {}
     for name in fs.list_dir(directory):
         try:
@@ -24,19 +24,25 @@ def list_files(fs: FileSystem, directory: str) -> dict[str, int]:
         except FileNotFoundError:
             continue
         if not stat.is_dir:
-            found[name] = stat.size
+            found[name] = stat
     return found
 
 
-def settled_view(fs: FileSystem, directory: str) -> DirectoryView:
-    """What a reader may rely on: the meaning of two listings in a row that agree."""
+def list_files(fs: FileSystem, directory: str) -> dict[str, int]:
+    """Names and sizes of the plain files in a partition directory."""
+    return {name: stat.size for name, stat in list_stats(fs, directory).items()}
+
+
+def settled_view(fs: FileSystem, directory: str) -> tuple[DirectoryView, dict[str, int]]:
+    """What a reader may rely on: the meaning of two listings in a row that agree, and every file's inode."""
     before = list_files(fs, directory)
     for _ in range(LISTING_TRIES):
-        now = list_files(fs, directory)
+        stats = list_stats(fs, directory)
+        now = {name: stat.size for name, stat in stats.items()}
         if agree(before, now):
             break
         before = now
-    return view_of(now)
+    return view_of(now), {name: stat.inode for name, stat in stats.items()}
 
 
 def run_actions(context: LogContext, directory: str, actions: Iterable[Action]) -> None:

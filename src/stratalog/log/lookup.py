@@ -101,8 +101,9 @@ def _scanned(segment: Segment, digest: int) -> list[int]:
     return found
 
 
-def record_at(view: LogView, offset: int) -> Record | None:
+def record_at(view: LogView, offset: int, isolation: Isolation = "read_uncommitted") -> Record | None:
     """The record at exactly ``offset``, when it is there and readers may see it."""
+    aborted = view.aborted(offset, offset + 1) if isolation == "read_committed" else []
     for segment, chunk, stop in iter_chunks(view, offset, min(offset + 1, view.end_offset())):
         try:
             records = batches.decode_records(
@@ -113,6 +114,7 @@ def record_at(view: LogView, offset: int) -> Record | None:
                 partition=view.partition,
                 lo=offset,
                 hi=min(offset + 1, stop),
+                skip=aborted_rows(chunk.scan, aborted),
             )
         except CorruptionError as error:
             raise error.at(segment.path(), chunk.position) from error
@@ -121,12 +123,14 @@ def record_at(view: LogView, offset: int) -> Record | None:
     return None
 
 
-def history_backwards(view: LogView, key: bytes) -> Iterator[Record]:
+def history_backwards(
+    view: LogView, key: bytes, isolation: Isolation = "read_uncommitted"
+) -> Iterator[Record]:
     """Every record of a key, newest first. A hash may lie; the key on the record is what counts."""
     view.refresh()
     digest = kernel.hash64(key)
     start = view.log_start_offset
-    bound = view.end_offset()
+    bound = view.end_offset(isolation)
     while True:
         try:
             for segment in reversed(view.segments()):
@@ -135,7 +139,7 @@ def history_backwards(view: LogView, key: bytes) -> Iterator[Record]:
                 for offset in key_offsets(segment, digest):
                     if not start <= offset < bound:
                         continue
-                    record = record_at(view, offset)
+                    record = record_at(view, offset, isolation)
                     if record is not None and record.key == key:
                         yield record
                         bound = offset

@@ -63,6 +63,9 @@ class WrittenLog:
     def is_live(self, segment: Segment) -> bool:
         return False
 
+    def replaced(self, segment: Segment) -> bool:
+        return False
+
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
         return aborted_in(self._segments, start, end)
 

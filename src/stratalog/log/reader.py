@@ -48,6 +48,9 @@ class LogView(Protocol):
     def is_live(self, segment: Segment) -> bool:
         """True when the segment's end is being written by another process."""
 
+    def replaced(self, segment: Segment) -> bool:
+        """True when the segment's file is no longer the one listed: another process cleaned or deleted it."""
+
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
         """Aborted transactions that overlap the offsets [start, end)."""
 
@@ -116,11 +119,15 @@ def iter_chunks(
                         first_size = full_size
                     if offset >= stop:
                         break
-                relists = 0
                 if not segment.is_active:
+                    if view.replaced(segment):
+                        raise FileNotFoundError(segment.path())
                     offset = stop
+                relists = 0
             return
-        except FileNotFoundError:
+        except (FileNotFoundError, CorruptionError) as error:
+            if isinstance(error, CorruptionError) and not view.replaced(segment):
+                raise
             # Cleaned or deleted under us. The offset is all we need to find our place again.
             relists += 1
             if relists > MAX_RELISTS:

@@ -114,7 +114,8 @@ class _Recovery:
             end = SyncedEnd(active.base_offset, 0, keep)
         aborted: dict[int, list[AbortedTxn]] = {}
         if not self.how.clean:
-            aborted = {segment.base_offset: [] for segment in segments if segment.base_offset >= trusted.base_offset}
+            past = [segment for segment in segments if segment.base_offset >= trusted.base_offset]
+            aborted = {segment.base_offset: [] for segment in past}
         producers = replay_producers(
             self.context,
             self.directory,
@@ -145,7 +146,7 @@ class _Recovery:
         return state, self.report
 
     def _write_aborted(self, aborted: dict[int, list[AbortedTxn]]) -> None:
-        """The `.txnindex` of sealed segments past the synced end, as the log has it: it carries no checksum."""
+        """The `.txnindex` of sealed segments past the synced end, from the log: it carries no checksum."""
         for base_offset, txns in aborted.items():
             path = f"{self.directory}/{names.segment_name(base_offset)}.txnindex"
             if txns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.store.connect import AdminClient, connect
+from stratalog.store.admin import AdminClient, connect
 from stratalog.store.store import LogDirInfo, Store, open_store
 from stratalog.store.topic import Topic
 from stratalog.store.verifying import verify

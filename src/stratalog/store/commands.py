@@ -15,6 +15,9 @@ from stratalog.format import batch as batches
 if TYPE_CHECKING:
     from stratalog.store.store import Store
 
+NO_TIMESTAMP = -1
+"""Travels with a record that has none yet; the holder's time takes its place."""
+
 Command = Callable[["Store", dict[str, Any], bytes], Any]
 
 
@@ -41,8 +44,9 @@ def _alter_topic(store: Store, arguments: dict[str, Any], payload: bytes) -> Any
 
 def _append(store: Store, arguments: dict[str, Any], payload: bytes) -> Any:
     records = batches.decode_records(payload, batches.scan(payload), topic="", partition=-1)
-    if not arguments["timestamps"]:
-        records = [record._replace(timestamp=None) for record in records]
+    records = [
+        record._replace(timestamp=None) if record.timestamp == NO_TIMESTAMP else record for record in records
+    ]
     ranges = store.topic(arguments["topic"]).append_many(
         records, partition=arguments["partition"], sync=arguments["sync"]
     )

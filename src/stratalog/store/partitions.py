@@ -109,7 +109,7 @@ class Partitions:
         )
 
     def finish_creations(self) -> None:
-        """Make what a crash kept `create_topic` from making: its settings are durable, so the topic exists."""
+        """Make what a crash kept `create_topic` from making: the settings are durable, so the topic is."""
         for entry in self.entries.values():
             if entry.id is None or entry.foreign:
                 continue

@@ -14,9 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
 
-from stratalog.config import BrokerConfig, ConfigEntry, TopicConfig, describe, parse_overrides
+from stratalog.config import (
+    BrokerConfig,
+    ConfigEntry,
+    TopicConfig,
+    check_names,
+    describe,
+    parse_overrides,
+)
 from stratalog.errors import (
     ClosedError,
     ForkedError,
@@ -31,6 +37,7 @@ from stratalog.fs import FileSystem, HandleCache, RealFileSystem
 from stratalog.log.context import Clock, LogContext, SystemClock
 from stratalog.log.names import collides, validate_topic
 from stratalog.log.recovery import RecoveryReport
+from stratalog.log.repair import RepairReport, repair_partition
 from stratalog.log.writer import PartitionWriter
 from stratalog.store import catalog
 from stratalog.store.background import Background
@@ -39,9 +46,6 @@ from stratalog.store.logdir import LogDir
 from stratalog.store.moving import move_partition
 from stratalog.store.partitions import Partitions
 from stratalog.store.topic import Topic
-
-if TYPE_CHECKING:
-    from stratalog.log.repair import RepairReport
 
 MAX_PARTITIONS = 100_000
 
@@ -227,6 +231,7 @@ class Store:
     def alter_topic(self, name: str, changes: Mapping[str, object]) -> TopicConfig:
         """Change settings of a topic; None takes an override back. Returns what is in force then."""
         self._check_writable()
+        check_names(changes)
         sets = parse_overrides({key: value for key, value in changes.items() if value is not None})
         with self._partitions.lock:
             entry = self._partitions.entry(name)
@@ -312,8 +317,6 @@ class Store:
 
     def repair(self, name: str, partition: int, *, action: str, dry_run: bool = False) -> RepairReport:
         """Give up or rebuild what is damaged, exactly as told; the partition is closed meanwhile."""
-        from stratalog.log.repair import repair_partition
-
         self._check_writable()
         partitions = self._partitions
         with partitions.lock:

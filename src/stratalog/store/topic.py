@@ -299,22 +299,28 @@ class Topic:
             )
         return pa.RecordBatchReader.from_batches(options.schema, scan_to_arrow(ranges, options))
 
-    def get(self, key: bytes, partition: int | None = None) -> Record | None:
+    def get(
+        self, key: bytes, partition: int | None = None, *, isolation: str = "read_uncommitted"
+    ) -> Record | None:
         """The latest record of a key (a tombstone too: its value is None), or None when there is none.
 
         In more than one partition the newest by timestamp wins. Quick with ``key.index.enable``.
         """
+        level = check_isolation(isolation)
         newest: Record | None = None
         for number in self._choose(partition):
-            record = next(lookup.history_backwards(self._view(number), key), None)
+            record = next(lookup.history_backwards(self._view(number), key, level), None)
             if record is not None and (newest is None or (record.timestamp or 0) > (newest.timestamp or 0)):
                 newest = record
         return newest
 
-    def history(self, key: bytes, partition: int | None = None) -> Iterator[Record]:
+    def history(
+        self, key: bytes, partition: int | None = None, *, isolation: str = "read_uncommitted"
+    ) -> Iterator[Record]:
         """Every record of a key, in offset order, partition by partition."""
+        level = check_isolation(isolation)
         for number in self._choose(partition):
-            yield from reversed(list(lookup.history_backwards(self._view(number), key)))
+            yield from reversed(list(lookup.history_backwards(self._view(number), key, level)))
 
     def offset_for_time(
         self, partition: int = 0, timestamp: int = 0, *, isolation: str = "read_uncommitted"

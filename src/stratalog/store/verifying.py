@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from stratalog.log.verify import VerifyReport, verify_partition
 from stratalog.store.store import Store
-
-if TYPE_CHECKING:
-    from stratalog.log.verify import VerifyReport
 
 
 def verify(
@@ -19,8 +16,6 @@ def verify(
     progress: Callable[[int], None] | None = None,
 ) -> VerifyReport:
     """Check every CRC, offset, index and sidecar; ``progress`` is told how many bytes went by."""
-    from stratalog.log.verify import VerifyReport, verify_partition
-
     report = VerifyReport()
     for name in store.topics() if topic is None else [topic]:
         count = store.topic(name).partitions

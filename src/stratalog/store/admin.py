@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from stratalog.errors import InvalidRecordError, StoreLockedError
+from stratalog.errors import StoreLockedError
 from stratalog.format import batch as batches
+from stratalog.log.repair import RepairReport
 from stratalog.model import AppendedRange, Record
-from stratalog.store.commands import run_command
+from stratalog.store.commands import NO_TIMESTAMP, run_command
 from stratalog.store.control import ControlClient
 from stratalog.store.store import Store, open_store
 
-if TYPE_CHECKING:
-    from stratalog.log.repair import RepairReport
-
-APPEND_BYTES = 4 << 20
+APPEND_BYTES = 32 << 20
+"""The most one request carries, and so the largest record that can be appended this way."""
 
 
 class _Door(Protocol):
@@ -88,10 +87,10 @@ class AdminClient:
     ) -> list[AppendedRange]:
         """Append records; those without a timestamp get the holder's time."""
         ranges: list[AppendedRange] = []
-        rows = list(records)
-        stamped = [record.timestamp is not None for record in rows]
-        if any(stamped) and not all(stamped):
-            raise InvalidRecordError("give every record a timestamp, or none")
+        rows = [
+            record if record.timestamp is not None else record._replace(timestamp=NO_TIMESTAMP)
+            for record in records
+        ]
         at = 0
         while at < len(rows):
             encoded, at = batches.encode_records(
@@ -105,12 +104,7 @@ class AdminClient:
                 level=None,
                 max_bytes=APPEND_BYTES,
             )
-            arguments = {
-                "topic": topic,
-                "partition": partition,
-                "sync": sync,
-                "timestamps": bool(stamped and stamped[0]),
-            }
+            arguments = {"topic": topic, "partition": partition, "sync": sync}
             ranges += [
                 AppendedRange(*placed)
                 for placed in self._door.request("append", arguments, bytes(encoded.data))
@@ -131,8 +125,6 @@ class AdminClient:
         self._door.request("move_partition", {"topic": topic, "partition": partition, "to": to})
 
     def repair(self, topic: str, partition: int, *, action: str, dry_run: bool = False) -> RepairReport:
-        from stratalog.log.repair import RepairReport
-
         arguments = {"topic": topic, "partition": partition, "action": action, "dry_run": dry_run}
         return RepairReport.from_json(self._door.request("repair", arguments))
 

@@ -1,0 +1,19 @@
+"""What is measured, a module for each; every one of them has ``run(plan) -> list[Section]``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bench.harness import Section
+from bench.plan import Plan
+from bench.sections import append, dump, point, recovery, scan, single
+
+SECTIONS: dict[str, Callable[[Plan], list[Section]]] = {
+    "append": append.run,
+    "single": single.run,
+    "scan": scan.run,
+    "point": point.run,
+    "recovery": recovery.run,
+    "dump": dump.run,
+}
+"""By the names that ``--only`` takes, in the order of the report."""

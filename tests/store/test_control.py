@@ -1,0 +1,147 @@
+"""Beside a program that holds the store: the control socket, and being told who holds it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import stratalog
+from stratalog import Record, errors
+from stratalog.store.control import ControlClient, Frame, pack_frame, take_frame
+
+HOLDER = """
+import sys, stratalog
+with stratalog.open(sys.argv[1]) as store:
+    store.create_topic("t", partitions=2)
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> subprocess.Popen[str]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "data")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdin is not None
+    assert child.stdout.readline() == "ready\n"
+    yield child
+    child.stdin.close()
+    assert child.wait(20) == 0
+    child.stdout.close()
+
+
+def test_changes_go_through_the_holder(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    with stratalog.connect(tmp_path / "data") as client:
+        assert client.remote
+        assert client.pid == holder.pid
+        assert client.create_topic("u", 3, {"segment.bytes": 4096})["partitions"] == 3
+        placed = client.append("u", [Record(b"v%d" % i, b"k", [("h", None)]) for i in range(10)], sync=True)
+        assert sum(each.count for each in placed) == 10
+        client.append("u", [Record(b"at", timestamp=1234)], partition=1)
+        assert client.roll("u") >= 1
+        client.alter_topic("u", {"segment.bytes": "8192"})
+        client.flush()
+        with pytest.raises(errors.TopicExistsError):
+            client.create_topic("u")
+        with pytest.raises(errors.UnknownTopicError):
+            client.append("nope", [Record(b"x")])
+        with pytest.raises(errors.ConfigError):
+            client.alter_topic("u", {"segment.bytes": "many"})
+        reader = stratalog.open(tmp_path / "data", read_only=True)
+        assert reader.topics() == ["t", "u"]
+        assert reader.topic("u").config.segment_bytes == 8192
+        records = [record for partition in range(3) for record in reader.topic("u").read(partition)]
+        assert len(records) == 11
+        assert [record.timestamp for record in records if record.value == b"at"] == [1234]
+        client.delete_topic("u")
+        assert reader.topics() == ["t"]
+
+
+def test_the_second_opener_is_told_at_once(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    begun = time.perf_counter()
+    with pytest.raises(errors.StoreLockedError) as caught:
+        stratalog.open(tmp_path / "data")
+    assert caught.value.pid == holder.pid
+    assert time.perf_counter() - begun < 5
+    assert str(holder.pid) in str(caught.value)
+
+
+def test_without_a_holder_it_opens_the_store_itself(tmp_path: Path) -> None:
+    with pytest.raises(errors.NotFoundError):
+        stratalog.connect(tmp_path / "data")
+    with stratalog.connect(tmp_path / "data", create=True) as client:
+        assert not client.remote
+        client.create_topic("t")
+        client.append("t", [Record(b"x")])
+    with stratalog.open(tmp_path / "data", read_only=True) as store:
+        assert [record.value for record in store.topic("t").read()] == [b"x"]
+
+
+def test_a_holder_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    address = str(tmp_path / "socket")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(address)
+    listener.listen()
+    client = ControlClient(address, 4711, timeout_s=0.1)
+    with pytest.raises(errors.ControlError, match=r"4711.*'roll'"):
+        client.request("roll", {})
+    client.close()
+    listener.close()
+    with pytest.raises(errors.ControlError, match="4711"):
+        ControlClient(address, 4711)
+
+
+def test_hostile_frames_end_only_their_connection(tmp_path: Path) -> None:
+    with stratalog.open(tmp_path / "data") as store:
+        address = store.control_address
+        assert address is not None
+        for data in (b"\xff" * 64, struct.pack(">I", 4) + b"nope", pack_frame(Frame({"command": "absent"}))):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+                raw.connect(address)
+                raw.sendall(data)
+                raw.settimeout(5)
+                raw.recv(65536)
+        client = ControlClient(address, None)
+        assert client.request("ping", {}).header["result"] == {"topics": 0}
+        with pytest.raises(errors.ControlError, match="absent"):
+            client.request("absent", {})
+        with pytest.raises(errors.ControlError, match="missing"):
+            client.request("roll", {})
+        client.close()
+        assert (tmp_path / "data" / ".stratalog.sock").stat().st_mode & 0o777 == 0o600
+    assert not (tmp_path / "data" / ".stratalog.sock").exists()
+
+
+def test_frames_travel_in_pieces() -> None:
+    frame = Frame({"command": "x", "arguments": {"a": 1}}, b"payload")
+    data, buffer, taken = pack_frame(frame) * 2, bytearray(), []
+    for byte in data:
+        buffer.append(byte)
+        while (found := take_frame(buffer)) is not None:
+            taken.append(found)
+    assert [found.payload for found in taken] == [b"payload"] * 2
+    assert json.dumps(taken[0].header["arguments"]) == '{"a": 1}'
+
+
+def test_a_long_path_gets_its_socket_elsewhere(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    with stratalog.open(deep) as store:
+        address = store.control_address
+        assert address is not None
+        assert len(address) < 108
+        client = ControlClient(address, None)
+        assert client.request("ping", {}).header["result"] == {"topics": 0}
+        client.close()
+    assert not Path(address).exists()
