@@ -86,7 +86,9 @@ def _kafka() -> tuple[list[str], str]:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(stratalog.__file__).resolve().parents[1])}
+    """The same stratalog as here; modules compiled once and not at each start, as with any installation."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPATH": str(Path(stratalog.__file__).resolve().parents[1])}
 
 
 def _output(command: Sequence[str], target: Path) -> bytes:

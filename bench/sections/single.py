@@ -10,7 +10,7 @@ from bench.harness import Bar, Case, Sample, Section, rates, ratio_bar, stopwatc
 from bench.plan import Plan
 from bench.records import rows
 from bench.sections.append import check
-from bench.systems import PEERS, Stratalog, System
+from bench.systems import PEERS, LmdbWritemap, Stratalog, System
 from bench.systems.lightning import Lmdb
 from bench.systems.rocks import RocksDict
 
@@ -21,7 +21,7 @@ COLUMNS = (
     ("p99_us", "p99 µs", ",.1f"),
     ("max_us", "max µs", ",.0f"),
 )
-SYSTEMS: tuple[type[System], ...] = (Stratalog, *PEERS)
+SYSTEMS: tuple[type[System], ...] = (Stratalog, *PEERS, LmdbWritemap)
 P99_LIMIT_US = 1_000.0
 
 
@@ -41,7 +41,16 @@ def run(plan: Plan) -> list[Section]:
     plain.bars = [
         ratio_bar(plain, "rate", Stratalog.name, [Lmdb.name], 1, "single appends, against lmdb"),
         ratio_bar(
-            plain, "rate", Stratalog.name, [RocksDict.name], 1, "the goal: rocksdict's rate", goal=True
+            plain, "rate", Stratalog.name, [RocksDict.name], 1, "single appends, against rocksdict", goal=True
+        ),
+        ratio_bar(
+            plain,
+            "rate",
+            Stratalog.name,
+            [LmdbWritemap.name],
+            1,
+            "single appends, against lmdb with writemap",
+            goal=True,
         ),
         _p99_bar(plain),
     ]

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(stratalog.__file__).resolve().parents[1]
 SYSTEMS = {"stratalog", *PEER_NAMES}
 ROWS = {
-    "append": {*SYSTEMS, "stratalog, from Arrow"},
+    "append": {*SYSTEMS, "stratalog, from Arrow", "lmdb, writemap"},
     "append-sync": {*SYSTEMS, "stratalog, from Arrow"},
     "single": SYSTEMS,
     "single-sync": SYSTEMS,
@@ -65,7 +65,7 @@ def test_every_section_gives_numbers_and_equal_outputs(tmp_path: Path) -> None:
         if name != "dump":
             assert section["equal"], name
     bars = [bar for section in sections.values() for bar in section["bars"]]
-    assert len(bars) == 9
+    assert len(bars) == 11
     judged = {"met", "MISSED", "reached", "not reached", "not measured"}
     assert {bar["verdict"] for bar in bars} <= judged
     dump = sections["dump"]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -23,7 +24,7 @@ import pytest
 import stratalog
 from stratalog import Record
 from stratalog.config import TopicConfig
-from stratalog.errors import StratalogError
+from stratalog.errors import FormatError
 from stratalog.format import batch as batches
 from stratalog.fs import HandleCache, MemoryFileSystem
 from stratalog.log.context import LogContext
@@ -38,6 +39,8 @@ ROOT, TOPIC = "/data", "events"
 DIRECTORY = f"{ROOT}/{TOPIC}-0"
 SETTINGS = {"key.index.enable": True, "index.interval.bytes": 0, "message.timestamp.after.max.ms": 2**62}
 CONFIG = TopicConfig(key_index_enable=True, index_interval_bytes=0, message_timestamp_after_max_ms=2**62)
+KEYLESS = replace(CONFIG, key_index_enable=False)
+"""Without a key index to build, opening takes the active segment's indexes from disk."""
 FIRST, FLIPPED, ACTIVE = 0, 2, 12
 """Base offsets of the three segments."""
 KEYS = (b"a", b"b", b"t", b"none")
@@ -134,10 +137,15 @@ def follow(fs: MemoryFileSystem) -> LogView:
     return PartitionFollower(context, DIRECTORY, TOPIC, 0)
 
 
-def write(fs: MemoryFileSystem, *, clean: bool = True) -> PartitionWriter:
+def write(fs: MemoryFileSystem, *, clean: bool = True, keyed: bool = True) -> PartitionWriter:
     context = LogContext(fs, HandleCache(fs, 100), FixedClock(), quiet)
-    state, _ = open_partition(context, DIRECTORY, TOPIC, 0, CONFIG, OpenAs(clean=clean))
-    return PartitionWriter(context, DIRECTORY, TOPIC, 0, CONFIG, state)
+    config = CONFIG if keyed else KEYLESS
+    state, _ = open_partition(context, DIRECTORY, TOPIC, 0, config, OpenAs(clean=clean))
+    return PartitionWriter(context, DIRECTORY, TOPIC, 0, config, state)
+
+
+def newest_first(view: LogView, key: bytes) -> list[Record]:
+    return list(history_backwards(view, key))
 
 
 FEW = ("everything", "committed", "from 7", "at 1020", "key b'a'", "again")
@@ -151,11 +159,11 @@ def ask(view: LogView) -> dict[str, Callable[[], Any]]:
         "committed": lambda: read_records(view, isolation="read_committed"),
     }
     for start in STARTS:
-        questions[f"from {start}"] = lambda start=start: read_records(view, start)
+        questions[f"from {start}"] = functools.partial(read_records, view, start)
     for time in TIMES:
-        questions[f"at {time}"] = lambda time=time: offset_for_time(view, time)
+        questions[f"at {time}"] = functools.partial(offset_for_time, view, time)
     for key in KEYS:
-        questions[f"key {key!r}"] = lambda key=key: list(history_backwards(view, key))
+        questions[f"key {key!r}"] = functools.partial(newest_first, view, key)
     # Once more: what the first round cached or rebuilt must not lead the second one astray.
     questions["again"] = questions["from 7"]
     return questions
@@ -165,7 +173,7 @@ class Answer(NamedTuple):
     """What came before the error, if there was one."""
 
     value: Any
-    error: StratalogError | None
+    error: FormatError | None
 
 
 def answer(question: Callable[[], Any]) -> Answer:
@@ -175,7 +183,7 @@ def answer(question: Callable[[], Any]) -> Answer:
         if not isinstance(value, Iterator):
             return Answer(value, None)
         records.extend(value)
-    except StratalogError as error:
+    except FormatError as error:
         return Answer(records, error)
     return Answer(records, None)
 
@@ -292,16 +300,18 @@ def test_every_bit_of_a_partition(path: str) -> None:
         found = judge(follow(flipper.fs), errors_allowed=allowed, few=FEW if few else ())
         found = [f"read-only: {each}" for each in found]
         found += [f"a reader changed something: {each}" for each in flipper.changes()]
-        found += judge_writer(flipper, clean=bit % 2 == 0, allowed=allowed, few=FEWER if few else ())
+        found += judge_writer(flipper, byte, bit, allowed=allowed, few=FEWER if few else ())
         flipper.undo(byte)
         wrong += [f"byte {byte} bit {bit}, {each}" for each in found]
     assert not wrong, f"{len(wrong)} wrong answers, such as\n" + "\n".join(wrong[:20])
 
 
-def judge_writer(flipper: Flipper, *, clean: bool, allowed: bool, few: tuple[str, ...]) -> list[str]:
+def judge_writer(flipper: Flipper, byte: int, bit: int, *, allowed: bool, few: tuple[str, ...]) -> list[str]:
+    """Open for writing: after a clean stop or not, with keys or without, in turn."""
     try:
-        found = judge(write(flipper.fs, clean=clean), errors_allowed=allowed, few=few)
-    except StratalogError as error:
+        writer = write(flipper.fs, clean=bit % 2 == 0, keyed=(byte + bit // 2) % 2 == 0)
+        found = judge(writer, errors_allowed=allowed, few=few)
+    except FormatError as error:
         found = [] if allowed else [repr(error)]
     # Indexes may be made again; no log is touched below the synced end.
     found += [each for each in flipper.changes() if each.endswith(".log")]
@@ -347,7 +357,7 @@ LOG = f"{DIRECTORY}/{ACTIVE:020d}.log"
 
 
 def cuts() -> Iterator[tuple[int, int]]:
-    """Every length of the active log inside its last three batches, and the offset that is left as the end."""
+    """Every length of the active log inside its last three batches, and the end offset it leaves."""
     headers = list(batches.scan(build()[LOG]))
     for header in headers[-3:]:
         for size in range(header.position, header.position + header.size):
@@ -397,25 +407,23 @@ def test_every_flip_in_the_sealed_segment_is_found_by_verify() -> None:
             continue
         flipper = Flipper(path)
         epochs = header_bytes(path, 12, 15)
+        headers = list(batches.scan(flipper.good)) if path.endswith(".log") else []
         for number in range(0, len(flipper.good) * 8, 7):
             byte, bit = divmod(number, 8)
             flipper.flip(byte, bit)
             report = verify_partition(follow(flipper.fs))
             flipper.undo(byte)
-            assert [damage.path for damage in report.damages] == [path], (byte, bit, report.damages)
             damage = report.damages[0]
-            assert damage.derived == (not path.endswith(".log") or byte in epochs), (byte, bit, damage)
+            where = (byte, bit, report.damages)
+            assert damage.path == path, where
+            assert damage.derived == (not path.endswith(".log") or byte in epochs), where
+            # A key index is bound to every byte of its log, the leader epochs too.
+            others = {f"{DIRECTORY}/{FLIPPED:020d}.keyindex"} if byte in epochs else set()
+            assert {each.path for each in report.damages[1:]} == others, where
             if not damage.derived:
-                assert damage.start <= byte < damage.end
-                lost = range(damage.first_offset, damage.last_offset + 1)
-                scan = batches.scan(flipper.good)
-                (hit,) = [header for header in scan if header.position == damage.start]
-                assert (hit.position + hit.size, hit.last_offset) == (damage.end, lost[-1]), (
-                    byte,
-                    bit,
-                    damage,
-                )
-                assert lost[0] == hit.base_offset
+                (hit,) = [each for each in headers if each.position <= byte < each.position + each.size]
+                assert (damage.start, damage.end) == (hit.position, hit.position + hit.size), where
+                assert (damage.first_offset, damage.last_offset) == (hit.base_offset, hit.last_offset), where
 
 
 def test_what_is_undamaged_verifies() -> None:

@@ -29,12 +29,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from operator import sub
 from typing import NamedTuple
 
 from stratalog.errors import CorruptionError, InvalidArgumentError, UnsupportedFormat
 from stratalog.format.layout import Layout, make_struct
-from stratalog.kernel import crc32c, crc32c_combine
+from stratalog.kernel import BlockSums, crc32c, crc32c_combine
 
 MAGIC = b"STRASEAL"
 VERSION = 1
@@ -188,61 +187,54 @@ def _check_blocks(blocks: tuple[SealBlock, ...], size_bytes: int, records: int, 
         raise CorruptionError("the counts of the blocks do not add up", position=HEADER_SIZE)
 
 
-_Facts = tuple[int, int, int | bytes | bytearray, int, int, int, int, int]
-
-
 class SealBuilder:
     """Collects a seal while a segment is written.
 
-    ``add`` runs for every append, so it only keeps what it is given; sums and checksums are made when a
-    block is full. ``base_offset``, where given, is where the first batch must begin for the segment to be
-    contiguous. Not thread-safe: it belongs to the writer.
+    The sums of the open block are the kernel's, because ``add`` runs for every append. ``base_offset``,
+    where given, is where the first batch must begin for the segment to be contiguous. Not thread-safe: it
+    belongs to the writer.
     """
 
-    __slots__ = ("_blocks", "_contiguous", "_crc", "_full_at", "_next_offset", "_open", "_reopened")
+    __slots__ = ("_blocks", "_crc", "sums")
 
     def __init__(self, base_offset: int | None = None) -> None:
         self._blocks: list[SealBlock] = []
         self._crc = 0
-        self._contiguous = True
-        self._next_offset = base_offset
-        self._open: list[_Facts] = []
-        self._reopened = 0
-        self._full_at = BLOCK_BYTES
+        self.sums = BlockSums(0, -1 if base_offset is None else base_offset)
+        """The open block. Whoever feeds it directly calls `close_block` when it says that it is full."""
 
     @classmethod
     def resume(cls, seal: Seal) -> SealBuilder:
         """A builder that goes on behind ``seal``; a last block that was cut short is filled up."""
         builder = cls()
-        builder._contiguous = seal.contiguous
-        builder._blocks = list(seal.blocks)
+        sums = builder.sums
+        sums.contiguous = seal.contiguous
         if not seal.blocks:
             return builder
-        size = seal.block_size(len(seal.blocks) - 1)
-        builder._next_offset = seal.last_offset + 1
-        builder._full_at = seal.size_bytes + BLOCK_BYTES
+        builder._blocks = list(seal.blocks)
         builder._crc = seal.crc
-        if size < BLOCK_BYTES:
+        sums.begin(seal.size_bytes)
+        sums.next_offset = seal.last_offset + 1
+        if seal.block_size(len(seal.blocks) - 1) < BLOCK_BYTES:
             block = builder._blocks.pop()
-            builder._open.append((block.position, size, block.crc, *block[2:7]))
-            builder._reopened = block.batches
-            builder._next_offset = block.first_offset
-            builder._full_at = block.position + BLOCK_BYTES
             builder._crc = _whole_crc(builder._blocks, block.position)
+            sums.begin(block.position)
+            sums.end, sums.crc = seal.size_bytes, block.crc
+            sums.first_offset, sums.last_offset = block.first_offset, block.last_offset
+            sums.records, sums.batches = block.records, block.batches
+            sums.min_timestamp, sums.max_timestamp = block.min_timestamp, block.max_timestamp
         return builder
 
     @property
     def size_bytes(self) -> int:
         """Where the next batch must begin."""
-        if self._open:
-            return self._open[-1][0] + self._open[-1][1]
-        return self._full_at - BLOCK_BYTES
+        return self.sums.end
 
     def add(
         self,
         position: int,
         size: int,
-        crc_of_bytes: int | bytes | bytearray,
+        crc_of_bytes: int | bytes | bytearray | memoryview,
         first_offset: int,
         last_offset: int,
         count: int,
@@ -252,56 +244,48 @@ class SealBuilder:
         """One batch, as it lies in the file.
 
         ``crc_of_bytes`` is the CRC-32C of all its bytes or, cheaper for a small batch, the bytes themselves:
-        joining two CRCs takes a microsecond, a hundred bytes a few nanoseconds. Bytes are held until their
-        block is full, 64 KiB later at most, and must not change before.
+        joining two CRCs takes a microsecond, a hundred bytes a few nanoseconds.
         """
-        self._open.append(
-            (position, size, crc_of_bytes, first_offset, last_offset, count, min_timestamp, max_timestamp)
+        full = self.sums.add(
+            position, size, crc_of_bytes, first_offset, last_offset, count, min_timestamp, max_timestamp
         )
-        if position + size >= self._full_at:
-            self._close_block()
+        if full < 0:
+            raise InvalidArgumentError(f"a batch at byte {position} where byte {self.sums.end} was due")
+        if full:
+            self.close_block()
 
-    def _close_block(self) -> None:
-        block, size, contiguous = self._fold()
-        self._crc = crc32c_combine(self._crc, block.crc, size)
-        self._contiguous = contiguous
+    def close_block(self) -> None:
+        """Make the open sums a block of the seal, and begin the next."""
+        block, sums = self._open_block(), self.sums
+        self._crc = crc32c_combine(self._crc, block.crc, sums.end - sums.start)
         self._blocks.append(block)
-        self._next_offset = block.last_offset + 1
-        self._full_at = block.position + size + BLOCK_BYTES
-        self._open.clear()
-        self._reopened = 0
+        sums.begin(sums.end)
 
-    def _fold(self) -> tuple[SealBlock, int, bool]:
-        """The open batches as one block; its size; and whether all is contiguous up to its end."""
-        positions, sizes, crcs, firsts, lasts, counts, oldest, newest = zip(*self._open, strict=True)
-        size = sum(sizes)
-        start = self._full_at - BLOCK_BYTES
-        if positions[0] != start or positions[-1] + sizes[-1] != start + size:
-            raise InvalidArgumentError(f"the batches from {positions[0]} on do not join at byte {start}")
-        crc = _join_crcs(crcs, sizes)
-        steps = list(map(sub, firsts[1:], lasts))
-        contiguous = (
-            self._contiguous
-            and (self._next_offset is None or firsts[0] == self._next_offset)
-            and steps.count(1) == len(steps)
+    def _open_block(self) -> SealBlock:
+        sums = self.sums
+        return SealBlock(
+            sums.start,
+            sums.crc,
+            sums.first_offset,
+            sums.last_offset,
+            sums.records,
+            sums.min_timestamp,
+            sums.max_timestamp,
+            sums.batches,
         )
-        batches = len(sizes) - 1 + (self._reopened or 1)
-        block = SealBlock(start, crc, firsts[0], lasts[-1], sum(counts), min(oldest), max(newest), batches)
-        return block, size, contiguous
 
     def build(self, *, cleaned: bool = False) -> Seal:
         """The seal of everything added so far. More may be added afterwards."""
-        blocks, crc, contiguous = list(self._blocks), self._crc, self._contiguous
-        if self._open:
-            block, size, contiguous = self._fold()
-            crc = crc32c_combine(crc, block.crc, size)
-            blocks.append(block)
+        blocks, crc, sums = list(self._blocks), self._crc, self.sums
+        if sums.batches:
+            blocks.append(self._open_block())
+            crc = crc32c_combine(crc, sums.crc, sums.end - sums.start)
         return Seal(
             size_bytes=self.size_bytes,
             crc=crc,
             records=sum(block.records for block in blocks),
             batches=sum(block.batches for block in blocks),
-            contiguous=contiguous,
+            contiguous=sums.contiguous,
             cleaned=cleaned,
             first_offset=blocks[0].first_offset if blocks else -1,
             last_offset=blocks[-1].last_offset if blocks else -1,
@@ -309,20 +293,6 @@ class SealBuilder:
             max_timestamp=max((block.max_timestamp for block in blocks), default=-1),
             blocks=tuple(blocks),
         )
-
-
-def _join_crcs(crcs: tuple[int | bytes | bytearray, ...], sizes: tuple[int, ...]) -> int:
-    """The CRC of batches one behind the other, each given as its CRC or as its bytes."""
-    crc = first = 0
-    if type(crcs[0]) is int:
-        # A block that was reopened starts with the CRC of what it held.
-        crc, first = crcs[0], 1
-    rest = crcs[first:]
-    if int not in set(map(type, rest)):
-        return crc32c(b"".join(rest), crc)  # type: ignore[arg-type]  # no CRC among them
-    for known, size in zip(rest, sizes[first:], strict=True):
-        crc = crc32c_combine(crc, known, size) if isinstance(known, int) else crc32c(known, crc)
-    return crc
 
 
 def _whole_crc(blocks: list[SealBlock], end: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from stratalog.kernel import loader
 
-MODULES = ("_hash", "_scan", "_record", "_decode", "_encode", "_encode_arrow")
+MODULES = ("_hash", "_scan", "_record", "_decode", "_encode", "_encode_arrow", "_ledger")
 
 compiled: bool = loader.prepare(*MODULES)
 
@@ -25,11 +25,17 @@ from stratalog.kernel._hash import (  # noqa: E402
     murmur2,
     partition_for_key,
 )
+from stratalog.kernel._ledger import BLOCK_FULL, FIRST_BATCH, INDEX_ENTRY_DUE, BlockSums, Ledger  # noqa: E402
 from stratalog.kernel._record import walk_records  # noqa: E402
 from stratalog.kernel._scan import assign_offsets, index_batches, plan_run, scan_batches  # noqa: E402
 
 __all__ = [
+    "BLOCK_FULL",
+    "FIRST_BATCH",
+    "INDEX_ENTRY_DUE",
     "MODULES",
+    "BlockSums",
+    "Ledger",
     "assign_offsets",
     "compiled",
     "crc32c",

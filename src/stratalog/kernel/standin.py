@@ -32,7 +32,7 @@ def cfunc(function: T) -> T:
     return function
 
 
-ccall = inline = cfunc
+ccall = inline = cclass = cfunc
 
 
 class _NoGil:

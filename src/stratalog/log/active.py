@@ -20,16 +20,12 @@ from stratalog.format.seal import Seal, SealBuilder
 from stratalog.format.time_index import TimeIndex
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import File
+from stratalog.kernel import Ledger
 from stratalog.log.context import LogContext
 from stratalog.log.keys import ActiveKeyIndex
 from stratalog.log.scanning import scan_file
 from stratalog.log.segment import Segment
 from stratalog.model import SegmentInfo, SegmentState
-
-SMALL_BATCH_BYTES = 4096
-"""Below this a batch's bytes are cheaper to keep for a moment than its CRC is to combine."""
-
-BatchBytes = bytes | bytearray | int
 
 WRITE_BEHIND_ENTRIES = 128
 """Index entries gathered before they are written: one small write per half a megabyte of log."""
@@ -39,8 +35,8 @@ class ActiveSegment(Segment):
     """The last segment of a log that this process writes."""
 
     __slots__ = (
+        "_sealer",
         "aborted_txns",
-        "bytes_since_entry",
         "created_ms",
         "entries",
         "file",
@@ -49,9 +45,7 @@ class ActiveSegment(Segment):
         "index_written",
         "jitter_ms",
         "keys",
-        "max_timestamp_so_far",
-        "offset_of_max_timestamp",
-        "sealer",
+        "ledger",
         "times",
         "times_written",
     )
@@ -72,6 +66,8 @@ class ActiveSegment(Segment):
         jitter_ms: int = 0,
         keyed: bool = False,
     ) -> None:
+        self.ledger = Ledger(base_offset, size, next_offset)
+        """Where the segment ends and what is due next: the numbers every append touches."""
         super().__init__(
             context, directory, topic, partition, base_offset, size=size, next_offset=next_offset
         )
@@ -84,13 +80,36 @@ class ActiveSegment(Segment):
         """Entries in the offset index; `len` of it, without the call."""
         self.index_written = 0
         self.times_written = 0
-        self.bytes_since_entry = 0
-        self.max_timestamp_so_far = -1
-        self.offset_of_max_timestamp = base_offset
-        self.sealer: SealBuilder | None = SealBuilder(base_offset)
+        self.sealer = SealBuilder(base_offset)
         self.keys: ActiveKeyIndex | None = ActiveKeyIndex() if keyed else None
         self.aborted_txns: list[AbortedTxn] = []
         self.file: File | None = None
+
+    @property
+    def size(self) -> int:
+        return self.ledger.size
+
+    @size.setter
+    def size(self, value: int) -> None:
+        self.ledger.size = value
+
+    @property
+    def next_offset(self) -> int:
+        return self.ledger.next_offset
+
+    @next_offset.setter
+    def next_offset(self, value: int) -> None:
+        self.ledger.next_offset = value
+
+    @property
+    def sealer(self) -> SealBuilder | None:
+        """Collects the seal; None when it will be made by one pass over the log instead."""
+        return self._sealer
+
+    @sealer.setter
+    def sealer(self, value: SealBuilder | None) -> None:
+        self._sealer = value
+        self.ledger.sums = None if value is None else value.sums
 
     # -- what readers ask ----------------------------------------------------------------------
 
@@ -112,20 +131,19 @@ class ActiveSegment(Segment):
         return tuple(self.aborted_txns)
 
     def max_timestamp(self) -> int | None:
-        return self.max_timestamp_so_far if self.max_timestamp_so_far >= 0 else None
+        return self.ledger.max_timestamp if self.ledger.max_timestamp >= 0 else None
 
     def info(self, state: SegmentState | None = None) -> SegmentInfo:
-        next_offset = self.next_offset if self.next_offset is not None else self.base_offset
         return SegmentInfo(
             topic=self.topic,
             partition=self.partition,
             base_offset=self.base_offset,
-            next_offset=next_offset,
+            next_offset=self.next_offset,
             state=state or SegmentState.ACTIVE,
             size_bytes=self.size,
             path=self.path(),
             max_timestamp=self.max_timestamp(),
-            records=next_offset - self.base_offset,
+            records=self.next_offset - self.base_offset,
         )
 
     # -- what the writer does --------------------------------------------------------------------
@@ -141,39 +159,14 @@ class ActiveSegment(Segment):
             self.context.handles.release(self.file)
             self.file = None
 
-    def took(
-        self,
-        data: BatchBytes,
-        size: int,
-        base_offset: int,
-        last_offset: int,
-        count: int,
-        min_timestamp: int,
-        max_timestamp: int,
-        interval_bytes: int,
-    ) -> None:
-        """Account for a batch written at the current end; the readable size grows last.
-
-        ``data`` is the batch's bytes, or the CRC-32C of all of them where that is at hand. Called for
-        every append, hence so plain.
-        """
-        position = self.size
-        if max_timestamp > self.max_timestamp_so_far:
-            self.max_timestamp_so_far = max_timestamp
-            self.offset_of_max_timestamp = last_offset
-        if self.bytes_since_entry > interval_bytes:
+    def settle(self, flags: int, last_offset: int, position: int) -> None:
+        """Do what the ledger found due with the batch it just took at ``position``."""
+        if flags & kernel.INDEX_ENTRY_DUE:
             self.index.append(last_offset, position)
-            self.times.maybe_append(self.max_timestamp_so_far, self.offset_of_max_timestamp)
+            self.times.maybe_append(self.ledger.max_timestamp, self.ledger.offset_of_max_timestamp)
             self.entries += 1
-            self.bytes_since_entry = size
-        else:
-            self.bytes_since_entry += size
-        if self.sealer is not None:
-            self.sealer.add(
-                position, size, data, base_offset, last_offset, count, min_timestamp, max_timestamp
-            )
-        self.size = position + size
-        self.next_offset = last_offset + 1
+        if flags & kernel.BLOCK_FULL and self.sealer is not None:
+            self.sealer.close_block()
 
     def add_aborted(self, txn: AbortedTxn) -> None:
         """Remember an aborted transaction, in memory and behind the `.txnindex`."""
@@ -200,8 +193,8 @@ class ActiveSegment(Segment):
 
     def write_sidecars(self, *, keyed: bool) -> Seal:
         """Everything derived from the log, whole, unsynced; called when the segment is sealed or closed."""
-        if self.max_timestamp_so_far >= 0:
-            self.times.maybe_append(self.max_timestamp_so_far, self.offset_of_max_timestamp)
+        if self.ledger.max_timestamp >= 0:
+            self.times.maybe_append(self.ledger.max_timestamp, self.ledger.offset_of_max_timestamp)
         if self.sealer is None or (keyed and self.keys is None):
             self.sealer, keys = rebuild_facts(self, keyed=keyed)
             self.keys = keys if keyed else self.keys
@@ -265,7 +258,7 @@ def add_header(sealer: SealBuilder, header: BatchHeader, base_position: int, dat
     sealer.add(
         base_position + header.position,
         header.size,
-        bytes(whole) if header.size <= SMALL_BATCH_BYTES else kernel.crc32c(whole),
+        whole,
         header.base_offset,
         header.last_offset,
         0 if header.is_control else header.count,
@@ -276,4 +269,5 @@ def add_header(sealer: SealBuilder, header: BatchHeader, base_position: int, dat
 
 def index_state(active: ActiveSegment) -> IndexState:
     """The active segment's indexing state for the kernel's loop."""
-    return IndexState(active.bytes_since_entry, active.max_timestamp_so_far, active.offset_of_max_timestamp)
+    ledger = active.ledger
+    return IndexState(ledger.bytes_since_entry, ledger.max_timestamp, ledger.offset_of_max_timestamp)

@@ -12,6 +12,7 @@ writing ends, without an error, at the last whole valid batch.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -24,14 +25,20 @@ from stratalog.log.segment import Segment, Start
 
 FIRST_CHUNK = 16 << 10
 FULL_CHUNK = 1 << 20
+REUSED_BYTES = 256 << 10
+_spare: deque[bytearray] = deque(maxlen=8)
+"""Buffers of readers that are done, for the next ones; a deque's ends may be used from any thread."""
 SKIP_BYTES = 4 << 10
 """Batches smaller than this are read rather than skipped: one read fetches many of them."""
 
 
 class Chunk(NamedTuple):
-    """Whole batches: ``scan`` describes ``data``, whose first byte is at ``position`` in the log."""
+    """Whole batches: ``scan`` describes ``data``, whose first byte is at ``position`` in the log.
 
-    data: bytes
+    ``data`` is only good until the next chunk is asked for: large buffers are used again.
+    """
+
+    data: bytes | memoryview
     scan: Scan
     position: int
 
@@ -71,7 +78,13 @@ def read_chunks(
             elif met >= SKIP_BYTES and indexed < offset:
                 # The indexed batch ends before the wanted offset: do not read all of it to find that out.
                 start, expect = Start(start.position + met, None), indexed + 1
-        yield from _chunks(segment, file, start, end_position, expect, first_size, full_size, live)
+        buffers: list[bytearray] = []
+        try:
+            yield from _chunks(
+                segment, file, start, end_position, expect, first_size, full_size, live, buffers
+            )
+        finally:
+            _spare.extend(buffers)
 
 
 def _meet(file: File, start: Start) -> int | None:
@@ -95,6 +108,7 @@ def _chunks(
     size: int,
     full_size: int,
     live: bool,
+    buffers: list[bytearray],
 ) -> Iterator[Chunk]:
     contiguous = segment.contiguous
     blocks = None
@@ -113,7 +127,7 @@ def _chunks(
         want = max(size, needed)
         if blocks is not None:
             want = blocks.round_up(position, want)
-        data = file.pread(min(want, limit - position), position)
+        data = _fill(file, min(want, limit - position), position, buffers)
         if blocks is not None:
             blocks.check(data, position)
         if contiguous and expect is None and len(data) >= 8:
@@ -148,6 +162,20 @@ def _chunks(
         raise _error(segment, scan, position)
 
 
+def _fill(file: File, size: int, position: int, buffers: list[bytearray]) -> bytes | memoryview:
+    """Bytes of the log; many of them in this reader's own buffer: fresh pages cost more than reading."""
+    if size < REUSED_BYTES:
+        return file.pread(size, position)
+    if not buffers or len(buffers[0]) < size:
+        try:
+            buffer = _spare.pop()
+        except IndexError:
+            buffer = bytearray()
+        buffers[:] = [buffer if len(buffer) >= size else bytearray(size)]
+    view = memoryview(buffers[0])[:size]
+    return view[: file.pread_into(view, position)]
+
+
 def _error(segment: Segment, scan: Scan, position: int) -> CorruptionError | UnsupportedFormat:
     if scan.stop is Stop.UNSUPPORTED:
         return UnsupportedFormat(f"{segment.path()} at byte {position}: {scan.reason}")
@@ -172,7 +200,7 @@ class _BlockCheck:
         at = bisect_right(self._starts, position + want - 1) - 1
         return self._ends[at] - position if at >= 0 else want
 
-    def check(self, data: bytes, position: int) -> None:
+    def check(self, data: bytes | memoryview, position: int) -> None:
         view = memoryview(data)
         at = bisect_right(self._starts, position) - 1
         while 0 <= at < len(self._blocks):

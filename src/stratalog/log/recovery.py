@@ -174,7 +174,15 @@ class _Recovery:
         ]
         for segment, following in pairwise(found):
             segment.next_offset = following.base_offset
-        return found
+        return found if self.how.foreign else self._without_deleted(found)
+
+    def _without_deleted(self, segments: list[Segment]) -> list[Segment]:
+        """Finish a deletion of the head: a power cut may have kept any of its renames, and left holes."""
+        below = [segment for segment in segments[1:] if segment.base_offset <= self.how.log_start_offset]
+        for segment in segments[: len(below)]:
+            for kind in reversed(names.SEGMENT_KINDS):
+                self._remove(segment.path(kind))
+        return segments[len(below) :]
 
     def _read_tail(self, view: DirectoryView) -> Tail | None:
         if self.how.foreign:
@@ -415,7 +423,7 @@ class _Recovery:
             return 0
         index.truncate(start[1] + 1)
         active.index, active.times = index, times
-        active.max_timestamp_so_far, active.offset_of_max_timestamp = newest
+        active.ledger.max_timestamp, active.ledger.offset_of_max_timestamp = newest
         return start[1]
 
     def _resume_seal(self, segment: Segment, trusted: SyncedEnd) -> SealBuilder | None:
@@ -450,9 +458,10 @@ class _Recovery:
                 if active.keys is not None:
                     active.keys.extend(*batches.decode_keys(data, scan))
         active.entries = len(active.index)
-        active.bytes_since_entry = state.bytes_since_last_entry
-        active.max_timestamp_so_far = state.max_timestamp
-        active.offset_of_max_timestamp = state.offset_of_max_timestamp
+        ledger = active.ledger
+        ledger.bytes_since_entry = state.bytes_since_last_entry
+        ledger.max_timestamp = state.max_timestamp
+        ledger.offset_of_max_timestamp = state.offset_of_max_timestamp
 
     def _first_timestamp(self, segment: Segment) -> int | None:
         with segment.open_log() as file:

@@ -224,20 +224,13 @@ class _Repair:
             last = (later[0].segment.base_offset if later else end) - 1
             span = (cut, last) if last >= cut else (UNKNOWN, UNKNOWN)
             lost.append(Damage(segment.path(), position, segment.size, *span, first.reason))
-        for each, following in zip(later, [*later[1:], None], strict=True):
-            last = (following.segment.base_offset if following is not None else end) - 1
-            if last >= each.segment.base_offset or each.segment.size:
-                lost.append(
-                    Damage(
-                        each.segment.path(),
-                        0,
-                        each.segment.size,
-                        each.segment.base_offset,
-                        last,
-                        "behind the cut",
-                    )
-                )
+        ends = [each.segment.base_offset for each in later[1:]] + [end]
+        for behind, following in zip((each.segment for each in later), ends, strict=False):
+            if following > behind.base_offset or behind.size:
+                span = (behind.base_offset, following - 1)
+                lost.append(Damage(behind.path(), 0, behind.size, *span, "behind the cut"))
         self._give_up(lost, countable=all(each.contiguous for each in (checked, *later)))
+        snapshots = [name for name in list_files(self.fs, self.directory) if name[20:] == ".snapshot"]
         last_one = later[-1].segment if later else None
         if last_one is not None and last_one.size == 0 and last_one.base_offset == end:
             later.pop()
@@ -246,9 +239,9 @@ class _Repair:
         # From the end down: stopped in between, what is left is the log up to some point, and its old end.
         for each in reversed(later):
             self._set_aside(each.segment)
-        for offset in view_of(list_files(self.fs, self.directory)).snapshots:
-            if offset > cut:
-                path = f"{self.directory}/{names.file_name(offset, names.SNAPSHOT)}"
+        for name in snapshots:
+            if int(name[:20]) > cut:
+                path = f"{self.directory}/{name}"
                 self._do(f"{path}: removed, it is behind the cut", lambda path=path: self._remove(path))  # type: ignore[misc]
         self._replace(checked, [(position, segment.size)] if position < segment.size else [], lost[:1])
 

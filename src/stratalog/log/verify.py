@@ -82,7 +82,7 @@ def check_segments(view: LogView, progress: Callable[[int], None] | None = None)
             transactions = Transactions(checked.segment)
         transactions.check(checked)
         if before is not None:
-            _check_gap(before, checked)
+            _check_gap(view, before, checked)
             yield before
         before = checked
     if before is not None:
@@ -102,6 +102,7 @@ def _check_standing_still(
         try:
             inode = fs.stat(segment.path()).inode
             checked = check_segment(segment, progress)
+            checked.inode = inode
             if not checked.damages or fs.stat(segment.path()).inode == inode:
                 return checked
         except FileNotFoundError:
@@ -118,16 +119,25 @@ def _check_standing_still(
     return checked
 
 
-def _check_gap(before: CheckedSegment, after: CheckedSegment) -> None:
+def _check_gap(view: LogView, before: CheckedSegment, after: CheckedSegment) -> None:
     """A segment that was never cleaned must be followed by one that begins where it ends."""
-    seal = before.seal
+    seal, segment = before.seal, before.segment
     if seal is None or not seal.contiguous:
         return
-    end, base = max(seal.last_offset + 1, before.segment.base_offset), after.segment.base_offset
-    if end < base:
-        path = f"{before.segment.directory}/{segment_name(end)}.log"
-        reason = f"no segment holds these offsets: one ends at {end}, the next begins at {base}"
-        before.log.append(Damage(path, UNKNOWN, UNKNOWN, end, base - 1, reason))
+    end, base = max(seal.last_offset + 1, segment.base_offset), after.segment.base_offset
+    if end >= base:
+        return
+    view.refresh()
+    if all(each.base_offset != segment.base_offset for each in view.segments()):
+        return  # the head of the log was deleted while we looked
+    try:
+        if segment.context.fs.stat(segment.path()).inode != before.inode:
+            return  # it was replaced by one that reaches further
+    except FileNotFoundError:
+        return
+    path = f"{segment.directory}/{segment_name(end)}.log"
+    reason = f"no segment holds these offsets: one ends at {end}, the next begins at {base}"
+    before.log.append(Damage(path, UNKNOWN, UNKNOWN, end, base - 1, reason))
 
 
 def check_snapshots(view: LogView) -> list[Damage]:

@@ -59,6 +59,8 @@ class CheckedSegment:
     unsupported: bool = False
     """Not one batch of it is in a format this library reads."""
     has_producers: bool = False
+    inode: int = UNKNOWN
+    """Which file it was."""
     aborted: list[AbortedTxn] | None = None
     """What the transaction index should hold; None when the log cannot tell."""
 

@@ -31,7 +31,7 @@ from stratalog.format import codecs, producer_snapshot
 from stratalog.format import tail as tails
 from stratalog.format.batch import Encoded
 from stratalog.format.tail import Tail
-from stratalog.log.active import WRITE_BEHIND_ENTRIES, ActiveSegment, BatchBytes
+from stratalog.log.active import WRITE_BEHIND_ENTRIES, ActiveSegment
 from stratalog.log.admission import Admission
 from stratalog.log.context import LogContext
 from stratalog.log.keys import ActiveKeyIndex
@@ -92,7 +92,6 @@ class PartitionWriter(WrittenLog):
         self._fs = context.fs
         self._now_ms = context.clock.now_ms
         self._active = state.active
-        assert state.active.next_offset is not None
         self.next_offset: int = state.active.next_offset
         self._before_first_write = before_first_write
         self._on_roll = on_roll
@@ -132,19 +131,18 @@ class PartitionWriter(WrittenLog):
                 codecs.NAMES["zstd"]: config.compression_zstd_level,
             }.get(self._codec)
             self.admission = Admission(self.topic, config)
-            self._index_interval = config.index_interval_bytes
             if config.key_index_enable and self._active.keys is None and self._active.size == 0:
                 self._active.keys = ActiveKeyIndex()
             self._set_roll_limits()
 
     def _set_roll_limits(self) -> None:
         """The roll policy as numbers, so that nearly every append only makes a few comparisons."""
-        bound = limits(self.config, self._facts())
-        self._roll_bytes = bound.size_bytes
-        self._roll_timestamp = bound.timestamp
-        self._roll_now_ms = bound.now_ms
-        by_records = self._active.base_offset + bound.records - 1
-        self._roll_offset = min(bound.last_offset, by_records)
+        bound, ledger = limits(self.config, self._facts()), self._active.ledger
+        ledger.interval_bytes = self.config.index_interval_bytes
+        ledger.roll_bytes = bound.size_bytes
+        ledger.roll_timestamp = bound.timestamp
+        ledger.roll_now_ms = bound.now_ms
+        ledger.roll_offset = min(bound.last_offset, self._active.base_offset + bound.records - 1)
         index_bytes = self.config.segment_index_bytes
         self._roll_entries = min(
             index_bytes // OFFSET_INDEX_ENTRY_BYTES, index_bytes // TIME_INDEX_ENTRY_BYTES - 1
@@ -273,7 +271,7 @@ class PartitionWriter(WrittenLog):
     def write(
         self,
         data: bytes | bytearray | memoryview,
-        crc: BatchBytes,
+        crc: bytes | bytearray | memoryview | int,
         size: int,
         base_offset: int,
         last_offset: int,
@@ -288,46 +286,47 @@ class PartitionWriter(WrittenLog):
         or, where that is not at hand, its bytes; ``count`` the records in it that are not control records.
         """
         active = self._active
-        if (
-            active.size + size > self._roll_bytes
-            or last_offset > self._roll_offset
-            or max_timestamp > self._roll_timestamp
-            or now_ms > self._roll_now_ms
-        ):
+        ledger = active.ledger
+        if not ledger.fits(size, last_offset, max_timestamp, now_ms):
             active = self._roll_if_due(size, base_offset, last_offset, max_timestamp, now_ms)
-        file = active.file or active.open_for_append()
+            ledger = active.ledger
+        position = ledger.size
         try:
-            file.pwrite(data, active.size)
+            (active.file or active.open_for_append()).pwrite(data, position)
         except StorageError as error:
             self._cut_back(active, error)
             raise
-        entries = active.entries
-        active.took(
-            crc,
-            size,
-            base_offset,
-            last_offset,
-            count,
-            min_timestamp,
-            max_timestamp,
-            self._index_interval,
-        )
+        due = ledger.took(crc, size, base_offset, last_offset, count, min_timestamp, max_timestamp)
+        if due:
+            self._settle(active, due, last_offset, position, max_timestamp, now_ms)
         next_offset = self.next_offset = last_offset + 1
         self._unflushed_records += next_offset - base_offset
         if not self._acks_wait:
             self.high_watermark = next_offset
             if self._waiters:
                 self._advance(next_offset)
-        if active.entries != entries:
+        return active
+
+    def _settle(
+        self,
+        active: ActiveSegment,
+        due: int,
+        last_offset: int,
+        position: int,
+        max_timestamp: int,
+        now_ms: int,
+    ) -> None:
+        """What only some appends bring with them: an index entry, a block of the seal, a first batch."""
+        active.settle(due, last_offset, position)
+        if due & kernel.FIRST_BATCH:
+            active.first_timestamp = max_timestamp
+            active.created_ms = now_ms
+            self._set_roll_limits()
+        if due & kernel.INDEX_ENTRY_DUE:
             if active.entries - active.index_written >= WRITE_BEHIND_ENTRIES:
                 self._write_behind(active)
             if active.entries >= self._roll_entries:
                 self._set_roll_limits()
-        elif active.first_timestamp is None:
-            active.first_timestamp = max_timestamp
-            active.created_ms = now_ms
-            self._set_roll_limits()
-        return active
 
     def acknowledge(self, end: int, sync: bool) -> None:
         """Wait until the offsets below ``end`` are as durable as the caller or the settings ask."""
@@ -370,7 +369,6 @@ class PartitionWriter(WrittenLog):
 
     def _facts(self) -> ActiveSegmentFacts:
         active = self._active
-        assert active.next_offset is not None
         return ActiveSegmentFacts(
             base_offset=active.base_offset,
             size_bytes=active.size,

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 def is_arrow(records: object) -> TypeGuard[Any]:
     """Whether this is an Arrow table or batch, without importing Arrow to find out."""
-    pyarrow = sys.modules.get("pyarrow")
-    return pyarrow is not None and isinstance(records, pyarrow.Table | pyarrow.RecordBatch)
+    if not type(records).__module__.startswith("pyarrow"):
+        return False  # asked first: another thread may be in the middle of importing Arrow
+    pyarrow = sys.modules["pyarrow"]
+    return isinstance(records, pyarrow.Table | pyarrow.RecordBatch)
 
 
 def arrow_parts(

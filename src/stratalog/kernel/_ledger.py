@@ -1,0 +1,186 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+# cython: freethreading_compatible=True
+"""The numbers of a segment that is being written: what every append must compare and add up.
+
+A single append has a budget of a few microseconds, and most of it is the system call. What remains is
+kept here, in C integers: the roll policy's limits, the end of the segment, when the next index entry is
+due, and the sums of the seal's open block. Nothing here decides anything: `took` answers with flags and
+the writer acts on them. One source, compiled by Cython or run as it is; not thread-safe by itself.
+"""
+
+import cython
+
+from stratalog.kernel._hash import crc32c as _crc32c
+from stratalog.kernel._hash import crc32c_combine as _combine
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
+    from cython.cimports.stratalog.kernel.native import stratalog_crc, stratalog_native_init
+
+    stratalog_native_init()
+
+INDEX_ENTRY_DUE = 1
+BLOCK_FULL = 2
+FIRST_BATCH = 4
+BLOCK_BYTES = 65536
+NEVER = 0x7FFFFFFFFFFFFFFF
+
+
+@cython.cclass
+class BlockSums:
+    """The sums of a run of batches, one behind the other, that will be a block of the seal."""
+
+    start = cython.declare(cython.longlong, visibility="public")
+    end = cython.declare(cython.longlong, visibility="public")
+    crc = cython.declare(cython.uint, visibility="public")
+    first_offset = cython.declare(cython.longlong, visibility="public")
+    last_offset = cython.declare(cython.longlong, visibility="public")
+    records = cython.declare(cython.longlong, visibility="public")
+    batches = cython.declare(cython.longlong, visibility="public")
+    min_timestamp = cython.declare(cython.longlong, visibility="public")
+    max_timestamp = cython.declare(cython.longlong, visibility="public")
+    next_offset = cython.declare(cython.longlong, visibility="public")
+    contiguous = cython.declare(cython.bint, visibility="public")
+
+    def __init__(self, start, next_offset):
+        """``next_offset`` is what the first batch must begin with to be contiguous; -1 when nobody knows."""
+        self.begin(start)
+        self.next_offset = next_offset
+        self.contiguous = True
+
+    def begin(self, start):
+        """An empty block at ``start``; contiguity goes on from the one before."""
+        self.start = start
+        self.end = start
+        self.crc = 0
+        self.first_offset = -1
+        self.last_offset = -1
+        self.records = 0
+        self.batches = 0
+        self.min_timestamp = NEVER
+        self.max_timestamp = -1
+
+    @cython.ccall
+    def add(
+        self,
+        position: cython.longlong,
+        size: cython.longlong,
+        data: object,
+        first_offset: cython.longlong,
+        last_offset: cython.longlong,
+        count: cython.longlong,
+        min_timestamp: cython.longlong,
+        max_timestamp: cython.longlong,
+    ) -> cython.int:
+        """One batch; ``data`` is its bytes or their CRC-32C. 1: the block is full. -1: it does not join."""
+        if position != self.end:
+            return -1
+        if isinstance(data, bytes):
+            if cython.compiled:
+                self.crc = stratalog_crc(
+                    self.crc,
+                    cython.cast(cython.pointer[cython.const[cython.uchar]], PyBytes_AS_STRING(data)),
+                    PyBytes_GET_SIZE(data),
+                )
+            else:
+                self.crc = _crc32c(data, self.crc)
+        elif isinstance(data, int):
+            self.crc = _combine(self.crc, data, size)
+        else:
+            self.crc = _crc32c(data, self.crc)
+        if self.batches == 0:
+            self.first_offset = first_offset
+        if self.next_offset >= 0 and first_offset != self.next_offset:
+            self.contiguous = False
+        self.next_offset = last_offset + 1
+        self.last_offset = last_offset
+        self.records += count
+        self.batches += 1
+        if min_timestamp < self.min_timestamp:
+            self.min_timestamp = min_timestamp
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+        self.end = position + size
+        return 1 if self.end - self.start >= 65536 else 0
+
+
+@cython.cclass
+class Ledger:
+    """Where a segment ends and what its next append must be compared with."""
+
+    size = cython.declare(cython.longlong, visibility="public")
+    next_offset = cython.declare(cython.longlong, visibility="public")
+    bytes_since_entry = cython.declare(cython.longlong, visibility="public")
+    max_timestamp = cython.declare(cython.longlong, visibility="public")
+    offset_of_max_timestamp = cython.declare(cython.longlong, visibility="public")
+    interval_bytes = cython.declare(cython.longlong, visibility="public")
+    roll_bytes = cython.declare(cython.longlong, visibility="public")
+    roll_offset = cython.declare(cython.longlong, visibility="public")
+    roll_timestamp = cython.declare(cython.longlong, visibility="public")
+    roll_now_ms = cython.declare(cython.longlong, visibility="public")
+    sums = cython.declare(BlockSums, visibility="public")
+
+    def __init__(self, base_offset, size, next_offset):
+        self.size = size
+        self.next_offset = next_offset
+        self.bytes_since_entry = 0
+        self.max_timestamp = -1
+        self.offset_of_max_timestamp = base_offset
+        self.interval_bytes = 4096
+        self.roll_bytes = NEVER
+        self.roll_offset = NEVER
+        self.roll_timestamp = NEVER
+        self.roll_now_ms = NEVER
+        self.sums = None
+
+    def fits(
+        self,
+        size: cython.longlong,
+        last_offset: cython.longlong,
+        max_timestamp: cython.longlong,
+        now_ms: cython.longlong,
+    ):
+        """Whether an append stays within every limit, so that the roll policy need not be asked."""
+        return (
+            self.size + size <= self.roll_bytes
+            and last_offset <= self.roll_offset
+            and max_timestamp <= self.roll_timestamp
+            and now_ms <= self.roll_now_ms
+        )
+
+    def took(
+        self,
+        data: object,
+        size: cython.longlong,
+        base_offset: cython.longlong,
+        last_offset: cython.longlong,
+        count: cython.longlong,
+        min_timestamp: cython.longlong,
+        max_timestamp: cython.longlong,
+    ):
+        """Account for a batch written at the end; flags say what is due. The readable size grows last."""
+        flags: cython.int = 0
+        full: cython.int
+        if self.size == 0:
+            flags |= 4
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.offset_of_max_timestamp = last_offset
+        if self.bytes_since_entry > self.interval_bytes:
+            flags |= 1
+            self.bytes_since_entry = size
+        else:
+            self.bytes_since_entry += size
+        if self.sums is not None:
+            full = self.sums.add(
+                self.size, size, data, base_offset, last_offset, count, min_timestamp, max_timestamp
+            )
+            if full < 0:
+                raise ValueError(
+                    f"a batch at byte {self.size} does not join the block that ends at {self.sums.end}"
+                )
+            if full:
+                flags |= 2
+        self.next_offset = last_offset + 1
+        self.size += size
+        return flags

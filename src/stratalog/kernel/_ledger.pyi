@@ -1,0 +1,55 @@
+INDEX_ENTRY_DUE: int
+BLOCK_FULL: int
+FIRST_BATCH: int
+BLOCK_BYTES: int
+
+class BlockSums:
+    start: int
+    end: int
+    crc: int
+    first_offset: int
+    last_offset: int
+    records: int
+    batches: int
+    min_timestamp: int
+    max_timestamp: int
+    next_offset: int
+    contiguous: bool
+    def __init__(self, start: int, next_offset: int) -> None: ...
+    def begin(self, start: int) -> None: ...
+    def add(
+        self,
+        position: int,
+        size: int,
+        data: bytes | bytearray | memoryview | int,
+        first_offset: int,
+        last_offset: int,
+        count: int,
+        min_timestamp: int,
+        max_timestamp: int,
+    ) -> int: ...
+
+class Ledger:
+    size: int
+    next_offset: int
+    bytes_since_entry: int
+    max_timestamp: int
+    offset_of_max_timestamp: int
+    interval_bytes: int
+    roll_bytes: int
+    roll_offset: int
+    roll_timestamp: int
+    roll_now_ms: int
+    sums: BlockSums | None
+    def __init__(self, base_offset: int, size: int, next_offset: int) -> None: ...
+    def fits(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool: ...
+    def took(
+        self,
+        data: bytes | bytearray | memoryview | int,
+        size: int,
+        base_offset: int,
+        last_offset: int,
+        count: int,
+        min_timestamp: int,
+        max_timestamp: int,
+    ) -> int: ...
