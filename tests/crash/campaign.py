@@ -41,6 +41,7 @@ class Tally:
 def judge_survivor(driver: Driver, mode: SurvivorMode, seed: int, *, deep: bool = True) -> None:
     """Boot what a crash of this kind leaves now, judge it, work on it, crash it again, stop, start, judge."""
     rng = random.Random(seed)
+    driver.look()
     after = driver.branch(driver.fs.survivor(mode, rng), power_cut=mode != "kill")
     after.restart()
     after.check_doors(arrow=deep)
@@ -66,6 +67,7 @@ def every_call(
     every: int = 1,
     first: int = 0,
     judge: bool = True,
+    stop_at_first: bool = False,
     nested_every: int = 0,
     driver: Driver | None = None,
 ) -> Tally:
@@ -77,7 +79,7 @@ def every_call(
 
     def look(call: str) -> None:
         point = len(driver.fs.calls)
-        if point % every != first:
+        if point % every != first or (stop_at_first and tally.failures):
             return
         tally.points += 1
         for mode in modes:

@@ -234,6 +234,14 @@ class Driver:
             for partition in range(topic.partitions):
                 self.logs[name, partition] = LogHistory(f"{name}-{partition}")
 
+    def look(self) -> None:
+        """What readers can see at this very moment, in the middle of whatever the store is doing."""
+        if self.store is None:
+            return
+        for log, history in self.logs.items():
+            if self.waits(log) and log[0] != self.pending_topic:
+                history.saw(self.topic(log).high_watermark(log[1]))
+
     def check_doors(self, *, arrow: bool = True) -> None:
         """Every way to read shows what the bytes say."""
         for log in self.logs:

@@ -24,7 +24,7 @@ import pytest
 import stratalog
 from stratalog import Record
 from stratalog.config import TopicConfig
-from stratalog.errors import FormatError
+from stratalog.errors import CorruptionError, FormatError
 from stratalog.format import batch as batches
 from stratalog.fs import HandleCache, MemoryFileSystem
 from stratalog.log.context import LogContext
@@ -398,6 +398,38 @@ def test_every_byte_of_the_last_three_synced_batches_cut_off() -> None:
         assert list(read_records(writer)) == left_of(end), size
         assert writer.append_one(b"new", b"a", (), 2000).offset == 20, size
         writer.close()
+
+
+def test_life_goes_on_beside_damage() -> None:
+    """A damaged batch in the active segment: appending, rolling and closing work, and the rest is readable."""
+    flipper = Flipper(LOG)
+    damaged = batches.scan(flipper.good).header(1)
+    for number in range(damaged.position * 8, (damaged.position + damaged.size) * 8, 13):
+        byte, bit = divmod(number, 8)
+        if byte in header_bytes(LOG, 12, 15):
+            continue
+        flipper.flip(byte, bit)
+        fs = flipper.fs
+        for clean, keyed in ((False, True), (True, False)):
+            writer = write(fs, clean=clean, keyed=keyed)
+            assert writer.append_one(b"new", b"a", (), 2000).offset == writer.next_offset - 1
+            writer.roll()
+            assert list(read_records(writer, damaged.last_offset + 1))[:4] == truth()["everything"][-4:], (
+                number
+            )
+            writer.close()
+        view = follow(fs)
+        assert [record.offset for record in read_records(view, damaged.last_offset + 1)] == [
+            16,
+            17,
+            18,
+            19,
+            20,
+            21,
+        ]
+        found = answer(functools.partial(read_records, view))
+        assert (found.value, type(found.error)) == (left_of(damaged.base_offset), CorruptionError), number
+        flipper.changes()
 
 
 def test_every_flip_in_the_sealed_segment_is_found_by_verify() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import stratalog
 from stratalog import Record, Store, Topic, errors
 from stratalog.format import batch as batches
 
-NOW = 1_760_000_000_000
+NOW = time.time_ns() // 1_000_000 - 60_000
 
 
 def make_batch(

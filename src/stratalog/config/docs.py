@@ -18,9 +18,12 @@ Names, types, ranges and defaults are Kafka 4.3's; what Kafka does not have is m
 difference is named. A topic's own setting wins over the store's, the store's over the default.
 
 ```python
-stratalog.open("data", config={"log.segment.bytes": "64MiB"})          # the store: every topic's default
-store.create_topic("orders", config={"retention.ms": "30d"})           # one topic
+import stratalog
+
+with stratalog.open("data", config={"log.segment.bytes": "64MiB"}) as store:   # every topic's default
+    store.create_topic("orders", config={"retention.ms": "30d"})               # one topic
 ```
+
 ```
 stratalog config                       # this page, in the terminal
 stratalog config orders                # what holds for one topic, and why

@@ -333,22 +333,40 @@ class IndexState:
         return entry
 
 
+class IndexColumns(NamedTuple):
+    """Index entries in columns, as long as each other: see `IndexEntry` for what they are."""
+
+    last_offsets: array[int]
+    positions: array[int]
+    max_timestamps: array[int]
+    offsets_of_max_timestamp: array[int]
+
+
 def index_entries(
     scan: Scan, *, interval_bytes: int, state: IndexState, base_position: int = 0
 ) -> list[IndexEntry]:
+    """`index_columns`, entry by entry."""
+    columns = index_columns(scan, interval_bytes=interval_bytes, state=state, base_position=base_position)
+    return [IndexEntry(*row) for row in zip(*columns, strict=True)]
+
+
+def index_columns(
+    scan: Scan, *, interval_bytes: int, state: IndexState, base_position: int = 0
+) -> IndexColumns:
     """The index entries for the batches of a scan, by the rule Kafka's LogSegment appends with.
 
     A batch is indexed, by its last offset and own position, when more than ``interval_bytes`` lie between the
     last indexed batch's start and it. ``base_position`` is where in the file the scanned buffer begins.
     """
     if not scan.n:
-        return []
+        return IndexColumns(array("q"), array("q"), array("q"), array("q"))
     table = scan.table
     covered = table[(scan.n - 1) * WIDTH] + table[(scan.n - 1) * WIDTH + 1] - table[0]
     most = min(scan.n, (covered + state.bytes_since_last_entry) // max(interval_bytes, 1) + 2)
     out = array("q", bytes(32 * most))
     n = kernel.index_batches(table, scan.n, interval_bytes, base_position, state._numbers, out)
-    return [IndexEntry._make(out[i * 4 : i * 4 + 4]) for i in range(n)]
+    del out[n * 4 :]
+    return IndexColumns(out[0::4], out[1::4], out[2::4], out[3::4])
 
 
 def assign(

@@ -93,6 +93,17 @@ class OffsetIndex:
         self._positions.append(position)
         self._offsets.append(relative)
 
+    def extend(self, last_offsets: array[int], positions: array[int]) -> None:
+        """Add entries that rise, as a scan of the log gives them."""
+        if not last_offsets:
+            return
+        base = self.base_offset
+        self.append(last_offsets[0], positions[0])
+        if last_offsets[-1] - base > MAX_RELATIVE_OFFSET or positions[-1] > MAX_RELATIVE_OFFSET:
+            raise InvalidArgumentError(f"offset {last_offsets[-1]} does not fit an index from {base}")
+        self._positions.extend(array("i", positions[1:]))
+        self._offsets.extend(array("i", [offset - base for offset in last_offsets[1:]]))
+
     def lookup(self, offset: int) -> tuple[int, int] | None:
         """(last offset, position) of the last entry at or below ``offset``; None when there is none."""
         slot = bisect_right(self._offsets, offset - self.base_offset) - 1

@@ -32,8 +32,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stratalog.errors import CorruptionError, InvalidArgumentError, UnsupportedFormat
+from stratalog.format.batch_scan import Scan
 from stratalog.format.layout import Layout, make_struct
-from stratalog.kernel import BlockSums, crc32c, crc32c_combine
+from stratalog.kernel import BlockSums, add_batches, crc32c, crc32c_combine
 
 MAGIC = b"STRASEAL"
 VERSION = 1
@@ -253,6 +254,17 @@ class SealBuilder:
             raise InvalidArgumentError(f"a batch at byte {position} where byte {self.sums.end} was due")
         if full:
             self.close_block()
+
+    def add_scan(self, data: bytes | memoryview, scan: Scan, base_position: int) -> None:
+        """The batches of a measured scan that lie behind what was added so far."""
+        view = memoryview(data)
+        row = scan.find_position(self.sums.end - base_position)
+        while row < scan.n:
+            row = add_batches(self.sums, view, base_position, scan.table, row, scan.n)
+            if row < 0:
+                raise InvalidArgumentError(f"the batches at byte {base_position} do not join the seal")
+            if self.sums.end - self.sums.start >= BLOCK_BYTES:
+                self.close_block()
 
     def close_block(self) -> None:
         """Make the open sums a block of the seal, and begin the next."""

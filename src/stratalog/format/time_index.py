@@ -105,6 +105,14 @@ class TimeIndex:
         self._timestamps.append(timestamp)
         return True
 
+    def extend(self, timestamps: array[int], offsets: array[int]) -> None:
+        """`maybe_append` for each in turn; they never fall, as a scan of the log gives them."""
+        before = self._timestamps[-1] if self._timestamps else -1
+        for timestamp, offset in zip(timestamps, offsets, strict=True):
+            if timestamp > before:
+                self.maybe_append(timestamp, offset)
+                before = timestamp
+
     def lookup(self, timestamp: int) -> tuple[int, int] | None:
         """(timestamp, offset) of the last entry at or below ``timestamp``; None when there is none."""
         slot = bisect_right(self._timestamps, timestamp) - 1

@@ -25,7 +25,14 @@ from stratalog.kernel._hash import (  # noqa: E402
     murmur2,
     partition_for_key,
 )
-from stratalog.kernel._ledger import BLOCK_FULL, FIRST_BATCH, INDEX_ENTRY_DUE, BlockSums, Ledger  # noqa: E402
+from stratalog.kernel._ledger import (  # noqa: E402
+    BLOCK_FULL,
+    FIRST_BATCH,
+    INDEX_ENTRY_DUE,
+    BlockSums,
+    Ledger,
+    add_batches,
+)
 from stratalog.kernel._record import walk_records  # noqa: E402
 from stratalog.kernel._scan import assign_offsets, index_batches, plan_run, scan_batches  # noqa: E402
 
@@ -36,6 +43,7 @@ __all__ = [
     "MODULES",
     "BlockSums",
     "Ledger",
+    "add_batches",
     "assign_offsets",
     "compiled",
     "crc32c",

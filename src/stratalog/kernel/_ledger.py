@@ -184,3 +184,53 @@ class Ledger:
         self.next_offset = last_offset + 1
         self.size += size
         return flags
+
+
+def add_batches(
+    sums: BlockSums,
+    source: cython.const[cython.uchar][::1],
+    base_position: cython.longlong,
+    table: cython.const[cython.longlong][::1],
+    row: cython.Py_ssize_t,
+    rows: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Add the scanned and measured batches of ``source`` from ``row`` on, until the block is full.
+
+    ``base_position`` is where in the file ``source`` begins. Returns the next row; -1 when a batch does not
+    join the one before.
+    """
+    i: cython.Py_ssize_t
+    position: cython.longlong
+    size: cython.longlong
+    if row < 0 or rows * 14 > len(table):
+        raise ValueError("add_batches: rows outside the table")
+    while row < rows:
+        i = row * 14
+        position = table[i]
+        size = table[i + 1]
+        if position < 0 or size <= 0 or position + size > len(source):
+            raise ValueError("add_batches: a batch outside the buffer")
+        if base_position + position != sums.end:
+            return -1
+        if cython.compiled:
+            sums.crc = stratalog_crc(sums.crc, cython.address(source[position]), size)
+        else:
+            sums.crc = _crc32c(source[position : position + size], sums.crc)
+        if sums.batches == 0:
+            sums.first_offset = table[i + 2]
+        if sums.next_offset >= 0 and table[i + 2] != sums.next_offset:
+            sums.contiguous = False
+        sums.last_offset = table[i + 3]
+        sums.next_offset = table[i + 3] + 1
+        if not table[i + 6] & 0x20:
+            sums.records += table[i + 4]
+        sums.batches += 1
+        if table[i + 10] < sums.min_timestamp:
+            sums.min_timestamp = table[i + 10]
+        if table[i + 9] > sums.max_timestamp:
+            sums.max_timestamp = table[i + 9]
+        sums.end += size
+        row += 1
+        if sums.end - sums.start >= 65536:
+            break
+    return row

@@ -1,3 +1,5 @@
+from array import array
+
 INDEX_ENTRY_DUE: int
 BLOCK_FULL: int
 FIRST_BATCH: int
@@ -53,3 +55,12 @@ class Ledger:
         min_timestamp: int,
         max_timestamp: int,
     ) -> int: ...
+
+def add_batches(
+    sums: BlockSums,
+    source: bytes | bytearray | memoryview,
+    base_position: int,
+    table: array[int],
+    row: int,
+    rows: int,
+) -> int: ...

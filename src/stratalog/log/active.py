@@ -226,6 +226,7 @@ class ActiveSegment(Segment):
 
     def sealed(self) -> Segment:
         """The same segment as a sealed one."""
+        self.context.cache.forget(self.path())  # what recovery read of it is out of date
         return Segment(
             self.context,
             self.directory,
@@ -244,9 +245,7 @@ def rebuild_facts(segment: Segment, *, keyed: bool) -> tuple[SealBuilder, Active
     with segment.open_log() as file:
         for at, data, scan in scan_file(file, 0, segment.size, check_crc=True):
             batches.measure(data, scan)
-            view = memoryview(data)
-            for header in scan:
-                add_header(sealer, header, at, view)
+            sealer.add_scan(data, scan, at)
             if keys is not None:
                 keys.extend(*batches.decode_keys(data, scan))
     return sealer, keys

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PIECE_BYTES = 8 << 20
-CHUNK_BYTES = 2 << 20
+CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from stratalog.errors import FormatError
+from stratalog.format.batch import HEADER_SIZE, Stop, scan
 from stratalog.format.offset_index import OffsetIndex
 from stratalog.format.seal import Seal
 from stratalog.format.tail import Tail
@@ -31,6 +32,7 @@ from stratalog.log.tailfile import read_tail
 from stratalog.model import SegmentInfo, SegmentState
 
 POLL_S = 0.01
+MAX_SEGMENT_BYTES = 2**31 - 1
 STILL_NS = 50_000_000
 """A directory changed less than this before it was listed may change again without its time moving."""
 
@@ -70,7 +72,8 @@ class LiveSegment(Segment):
         if self._index is None or self.size > 2 * self._index_size:
             try:
                 data = self.context.fs.read_file(self.path("index"))
-                self._index = OffsetIndex.parse(data, self.base_offset, max(self.size, 1))
+                self._index = OffsetIndex.parse(data, self.base_offset, MAX_SEGMENT_BYTES)
+                self._index.truncate(self.size)  # the writer may be ahead of what we have looked at
             except (FileNotFoundError, FormatError):
                 self._index = OffsetIndex(self.base_offset)
             self._index_size = self.size
@@ -227,6 +230,8 @@ class PartitionFollower:
         """The last segment, readable up to the last point that is known without scanning."""
         tail = self._tail
         live = LiveSegment(segment, ours=tail is not None)
+        if tail is None:
+            self._begin_at_index(live, segment.size)
         if (
             tail is not None
             and tail.synced_base == segment.base_offset
@@ -234,6 +239,21 @@ class PartitionFollower:
         ):
             live.size, live.next_offset = tail.synced_position, tail.synced_offset
         return live
+
+    def _begin_at_index(self, live: LiveSegment, size: int) -> None:
+        """Another broker's segment: what lies before its last index entry was whole long ago."""
+        live.size = size
+        last = live.offset_index().last()
+        live.size = 0
+        if last is None:
+            return
+        with live.open_log() as file:
+            header = file.pread(HEADER_SIZE, last[1])
+        found = scan(header, max_batches=1, check_crc=False)
+        base_offset = int.from_bytes(header[:8], "big", signed=True)
+        delta = int.from_bytes(header[23:27], "big", signed=True)
+        if found.stop is Stop.PARTIAL and base_offset + delta == last[0]:
+            live.size, live.next_offset = last[1], base_offset
 
     def _extend(self, segment: Segment) -> None:
         """Let the live segment grow to the last whole valid batch."""
@@ -243,11 +263,11 @@ class PartitionFollower:
                 if size < segment.size:
                     segment.size, segment.next_offset = 0, segment.base_offset
                 expect = segment.next_offset if segment.contiguous else None
-                for at, _, scan in scan_file(file, segment.size, size, check_crc=True, expect=expect):
-                    if scan.n == 0 or scan.first_base_offset < (segment.next_offset or 0):
+                for at, _, found in scan_file(file, segment.size, size, check_crc=True, expect=expect):
+                    if found.n == 0 or found.first_base_offset < (segment.next_offset or 0):
                         return
-                    segment.size = at + scan.end
-                    segment.next_offset = scan.last_offset + 1
+                    segment.size = at + found.end
+                    segment.next_offset = found.last_offset + 1
         except FileNotFoundError:
             self._seen = (-1, -1)
 

@@ -33,11 +33,13 @@ def load_snapshot(
         except FormatError as error:
             context.warn(f"{path}: {error}; using an older one")
             continue
-        return ProducerState.from_entries(entries, expiration_ms), offset
+        state = ProducerState.from_entries(entries, expiration_ms)
+        state.expire(context.clock.now_ms())
+        return state, offset
     return ProducerState(expiration_ms), 0
 
 
-def headers_from(segments: Sequence[Segment], offset: int) -> Iterator[tuple[Segment, bytes, Scan]]:
+def headers_from(segments: Sequence[Segment], offset: int) -> Iterator[tuple[Segment, memoryview, Scan]]:
     """Scans (headers only, no CRC) of everything at or after ``offset``, for replaying."""
     for segment in segments:
         if segment.next_offset is not None and segment.next_offset <= offset:

@@ -164,11 +164,11 @@ class Segment:
         state = batches.IndexState()
         with self.open_log() as file:
             for position, _, scan in scan_file(file, 0, self.size):
-                for entry in batches.index_entries(
+                found = batches.index_columns(
                     scan, interval_bytes=interval_bytes, state=state, base_position=position
-                ):
-                    offsets.append(entry.last_offset, entry.position)
-                    times.maybe_append(entry.max_timestamp, entry.offset_of_max_timestamp)
+                )
+                offsets.extend(found.last_offsets, found.positions)
+                times.extend(found.max_timestamps, found.offsets_of_max_timestamp)
         if state.max_timestamp >= 0:
             times.maybe_append(state.max_timestamp, state.offset_of_max_timestamp)
         cache, path = self.context.cache, self.path()

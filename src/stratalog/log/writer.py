@@ -56,6 +56,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+EXPIRY_INTERVAL_S = 600
+"""How often idle producers are looked for, as in Kafka."""
+
+
 class WriterState(NamedTuple):
     """What recovery found; the writer starts from it."""
 
@@ -100,7 +104,7 @@ class PartitionWriter(WrittenLog):
         self.rolls_idle = True
         """False for a log without a policy: time alone must not change it."""
         self._unflushed_records = 0
-        self._last_flush_s = context.clock.monotonic_s()
+        self._last_flush_s = self._last_expiry_s = context.clock.monotonic_s()
         self._tail = TailFile(context, directory, state.tail)
         self._syncer = Syncer(
             context,
@@ -490,10 +494,17 @@ class PartitionWriter(WrittenLog):
         with self.lock:
             if self._closed:
                 return
+            self._expire_producers()
             if self._written and len(self._active.index) > self._active.index_written:
                 self._write_behind(self._active, force=True)
             if self._written and self.high_watermark != self._tail.high_watermark:
                 self._write_tail()
+
+    def _expire_producers(self) -> None:
+        now_s = self.context.clock.monotonic_s()
+        if now_s - self._last_expiry_s >= EXPIRY_INTERVAL_S:
+            self._last_expiry_s = now_s
+            self.producers.expire(self._now_ms())
 
     @property
     def unusable(self) -> StratalogError | None:

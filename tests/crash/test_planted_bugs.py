@@ -1,0 +1,259 @@
+"""Does the suite have teeth? Bugs are planted, one at a time, and each must be caught by the checks above it.
+
+Every bug here is one that a log like this has had, somewhere. A check that finds nothing with the bug in place
+would find nothing without it either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from stratalog.errors import StratalogError
+from stratalog.fs import SurvivorMode
+from stratalog.fs.memory import MemoryFileSystem
+from stratalog.log import chunks, listing, recovery, replay
+from stratalog.log.producers import ProducerState
+from stratalog.log.recovery import _Recovery
+from stratalog.log.sync import SyncedEnd, Syncer
+from stratalog.log.writer import PartitionWriter
+from stratalog.store.logdir import LogDir
+from stratalog.store.partitions import Partitions
+from stratalog.testing import HistoryError
+from tests.crash import damage, workload
+from tests.crash.campaign import Tally, every_call
+
+Patch = pytest.MonkeyPatch
+
+
+def no_directory_sync(patch: Patch) -> None:
+    patch.setattr(MemoryFileSystem, "sync_dir", lambda self, path: None)
+
+
+def acknowledge_before_sync(patch: Patch) -> None:
+    patch.setattr(Syncer, "_sync", lambda self, path: None)
+
+
+def sealed_segments_not_synced(patch: Patch) -> None:
+    patch.setattr(Syncer, "_sync_sealed", lambda self, segment: None)
+
+
+def new_segment_not_in_directory(patch: Patch) -> None:
+    def sealed(self: Syncer, segment: object) -> None:
+        self._unsynced.append(segment)  # type: ignore[arg-type]
+
+    patch.setattr(Syncer, "sealed", sealed)
+
+
+def tail_leads_the_log(patch: Patch) -> None:
+    sync = Syncer._sync
+
+    def first_the_tail(self: Syncer, path: str) -> None:
+        with self._lock:
+            self.end = self._written()
+            self._on_synced(self.end)
+        sync(self, path)
+
+    patch.setattr(Syncer, "_sync", first_the_tail)
+
+
+def readers_see_the_unsynced(patch: Patch) -> None:
+    write = PartitionWriter.write
+
+    def visible_at_once(self: PartitionWriter, *args, **kwargs):
+        done = write(self, *args, **kwargs)
+        self.high_watermark = self.next_offset
+        return done
+
+    patch.setattr(PartitionWriter, "write", visible_at_once)
+    one = PartitionWriter.append_one
+
+    def one_visible_at_once(self: PartitionWriter, *args, **kwargs):
+        wait = self._syncer.wait
+
+        def show(offset: int, **options) -> None:
+            self.high_watermark = self.next_offset
+            wait(offset, **options)
+
+        self._syncer.wait = show  # type: ignore[method-assign]
+        try:
+            return one(self, *args, **kwargs)
+        finally:
+            self._syncer.wait = wait  # type: ignore[method-assign]
+
+    patch.setattr(PartitionWriter, "append_one", one_visible_at_once)
+
+
+def clean_marker_before_the_data(patch: Patch) -> None:
+    close_writers = Partitions.close_writers
+
+    def marked_first(self: Partitions) -> None:
+        for each in self.online():
+            each.mark_clean()
+        close_writers(self)
+
+    patch.setattr(Partitions, "close_writers", marked_first)
+
+
+def clean_marker_stays(patch: Patch) -> None:
+    patch.setattr(LogDir, "mark_dirty", lambda self: None)
+
+
+def torn_tail_is_kept(patch: Patch) -> None:
+    scan_file = recovery.scan_file
+
+    def unchecked(file, position, end, *, check_crc=False, expect=None):
+        return scan_file(file, position, end, check_crc=False, expect=expect)
+
+    patch.setattr(recovery, "scan_file", unchecked)
+
+
+def sidecars_past_the_end_are_trusted(patch: Patch) -> None:
+    patch.setattr(_Recovery, "_reseal", lambda self, segment: None)
+
+
+def aborted_not_rebuilt(patch: Patch) -> None:
+    patch.setattr(_Recovery, "_write_aborted", lambda self, aborted: None)
+
+
+def producers_forgotten(patch: Patch) -> None:
+    patch.setattr(recovery, "replay_producers", lambda *args, **kwargs: ProducerState(86_400_000))
+
+
+def snapshot_alone(patch: Patch) -> None:
+    patch.setattr(replay, "replay", lambda *args, **kwargs: None)
+
+
+def log_start_not_durable(patch: Patch) -> None:
+    write_offsets = LogDir.write_offsets
+
+    def plainly(self: LogDir, name: str, offsets: dict) -> None:
+        atomic = self._fs.write_atomic
+        self._fs.write_atomic = lambda path, data: self._fs.write_file(path, data, sync=False)  # type: ignore[method-assign]
+        try:
+            write_offsets(self, name, offsets)
+        finally:
+            self._fs.write_atomic = atomic  # type: ignore[method-assign]
+
+    patch.setattr(LogDir, "write_offsets", plainly)
+
+
+def old_checkpoints_outlive_a_topic(patch: Patch) -> None:
+    patch.setattr(LogDir, "_forget_offsets", lambda self, topic, partition: None)
+
+
+def half_made_topics_stay(patch: Patch) -> None:
+    patch.setattr(Partitions, "finish_creations", lambda self: None)
+
+
+def holes_below_the_start_stay(patch: Patch) -> None:
+    patch.setattr(_Recovery, "_without_deleted", lambda self, segments: segments)
+
+
+HUNTS: list[tuple[Callable[[Patch], None], SurvivorMode, int]] = [
+    (no_directory_sync, "drop", 5),
+    (acknowledge_before_sync, "drop", 5),
+    (sealed_segments_not_synced, "drop", 5),
+    (new_segment_not_in_directory, "drop", 5),
+    (tail_leads_the_log, "reorder", 3),
+    (readers_see_the_unsynced, "drop", 3),
+    (clean_marker_before_the_data, "reorder", 2),
+    (clean_marker_stays, "reorder", 2),
+    (torn_tail_is_kept, "reorder", 3),
+    (sidecars_past_the_end_are_trusted, "reorder", 3),
+    (aborted_not_rebuilt, "reorder", 2),
+    (producers_forgotten, "kill", 7),
+    (snapshot_alone, "kill", 7),
+    (log_start_not_durable, "drop", 3),
+    (old_checkpoints_outlive_a_topic, "kill", 5),
+    (half_made_topics_stay, "kill", 5),
+    (holes_below_the_start_stay, "reorder", 1),
+]
+
+
+@pytest.mark.parametrize(("plant", "mode", "every"), HUNTS, ids=lambda each: getattr(each, "__name__", None))
+def test_crashes_find(
+    plant: Callable[[Patch], None], mode: SurvivorMode, every: int, monkeypatch: Patch
+) -> None:
+    plant(monkeypatch)
+    tally = Tally()
+    try:
+        every_call(tally, workload.run, (mode,), every=every, stop_at_first=True)
+    except (HistoryError, StratalogError) as error:
+        tally.fail("without a crash", error)
+    assert tally.failures, f"not found in {tally.states} states"
+
+
+def test_a_wrong_index_is_not_believed() -> None:
+    damage.wrong_index()
+
+
+def test_damage_is_named_and_kept() -> None:
+    damage.flipped_record(sealed=True)
+    damage.flipped_record(sealed=False)
+
+
+def test_a_swap_is_finished_wherever_it_was_cut() -> None:
+    tally = Tally()
+    damage.swap_cut_short(tally)
+    assert tally.points > 20
+    assert not tally.failures, tally.report()
+
+
+def test_a_failed_sync_is_final() -> None:
+    damage.failed_sync()
+
+
+def test_trusting_the_index_is_caught(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(chunks, "_meets", lambda file, start: True)
+    with pytest.raises((HistoryError, StratalogError)):
+        damage.wrong_index()
+
+
+def test_not_checking_the_crc_is_caught(monkeypatch: Patch) -> None:
+    scan = chunks.batches.scan
+    unchecked = SimpleNamespace(**vars(chunks.batches))
+    unchecked.scan = lambda data, **options: scan(data, **{**options, "check_crc": False})
+    monkeypatch.setattr(chunks, "batches", unchecked)
+    with pytest.raises(HistoryError, match="damaged"):
+        damage.flipped_record(sealed=True)
+
+
+def test_cutting_below_the_synced_end_is_caught(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(
+        _Recovery,
+        "_trusted",
+        lambda self, segments, tail: SyncedEnd(segments[0].base_offset, 0, segments[0].base_offset),
+    )
+    with pytest.raises(HistoryError, match="cut below its synced end"):
+        damage.flipped_record(sealed=False)
+
+
+def test_a_swap_in_the_wrong_order_is_caught(monkeypatch: Patch) -> None:
+    run_actions = listing.run_actions
+    monkeypatch.setattr(
+        recovery,
+        "run_actions",
+        lambda context, directory, actions: run_actions(context, directory, list(reversed(list(actions)))),
+    )
+    tally = Tally()
+    try:
+        damage.swap_cut_short(tally)
+    except (HistoryError, StratalogError) as error:
+        tally.fail("without a crash", error)
+    assert tally.failures
+
+
+def test_forgetting_a_failed_sync_is_caught(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(PartitionWriter, "_on_sync_failed", lambda self, error: None)
+    wait = Syncer.wait
+
+    def forgetful(self: Syncer, offset: int, **options) -> None:
+        self._failure = None
+        wait(self, offset, **options)
+
+    monkeypatch.setattr(Syncer, "wait", forgetful)
+    with pytest.raises(HistoryError, match="after a failed sync"):
+        damage.failed_sync()
