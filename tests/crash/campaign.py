@@ -68,10 +68,11 @@ def every_call(
     first: int = 0,
     judge: bool = True,
     stop_at_first: bool = False,
+    at: str = "",
     nested_every: int = 0,
     driver: Driver | None = None,
 ) -> Tally:
-    """Crash before each ``every``-th call from ``first`` on, and ``judge`` what is left.
+    """Crash before each ``every``-th call from ``first`` on that has ``at`` in it; ``judge`` what is left.
 
     At every ``nested_every``-th of those points the restart is crashed too, at each of its calls.
     """
@@ -79,7 +80,7 @@ def every_call(
 
     def look(call: str) -> None:
         point = len(driver.fs.calls)
-        if point % every != first or (stop_at_first and tally.failures):
+        if point % every != first or at not in call or (stop_at_first and tally.failures):
             return
         tally.points += 1
         for mode in modes:

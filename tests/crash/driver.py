@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 
 import stratalog
-from stratalog.errors import UnknownTopicError
+from stratalog.errors import ClosedError, UnknownTopicError
 from stratalog.format import batch as batches
 from stratalog.model import Record
 from stratalog.store.store import Store
@@ -104,11 +104,12 @@ class Driver:
             # Either value may be in force after a crash; the weaker promise holds meanwhile.
             self.settings[name].pop("flush.messages", None)
         self.opened.alter_topic(name, config)
+        if config.get("flush.messages") == 1:
+            # What was visible before the change may still be lost; from here on nothing is.
+            for log in self.logs:
+                if log[0] == name:
+                    self.flush(log)
         self.settings[name].update(config)
-        for log, history in self.logs.items():
-            if log[0] == name and self.waits(log):
-                self.opened.topic(name).flush(log[1])
-                history.acknowledge_flush()
 
     # -- writing ---------------------------------------------------------------------------------------
 
@@ -238,9 +239,15 @@ class Driver:
         """What readers can see at this very moment, in the middle of whatever the store is doing."""
         if self.store is None:
             return
-        for log, history in self.logs.items():
-            if self.waits(log) and log[0] != self.pending_topic:
-                history.saw(self.topic(log).high_watermark(log[1]))
+        waiting = [log for log in self.logs if self.waits(log) and log[0] != self.pending_topic]
+        try:
+            for log in waiting:
+                self.logs[log].saw(self.topic(log).high_watermark(log[1]))
+        except ClosedError:
+            return
+        with stratalog.open(ROOT, CONFIG, read_only=True, fs=self.fs, clock=self.clock) as beside:
+            for log in waiting:
+                self.logs[log].saw(beside.topic(log[0]).high_watermark(log[1]))
 
     def check_doors(self, *, arrow: bool = True) -> None:
         """Every way to read shows what the bytes say."""

@@ -58,6 +58,7 @@ def first_life(driver: Driver) -> None:
     driver.delete_records(DOOMED, 5)
     driver.tick(11_000)  # checkpoints
     driver.append_batch(PLAIN, [driver.fact(PLAIN)], 9, 0, transactional=True)
+    driver.append_many(OTHER, [driver.fact(OTHER, b"o", 150) for _ in range(9)])  # three segments, not synced
 
 
 def second_life(driver: Driver) -> None:

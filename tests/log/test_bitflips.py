@@ -7,9 +7,10 @@ is left is a clean prefix.
 
 Which bits: all of the sealed segment's files, of `stratalog.tail` and of `stratalog.settings`. Of the active
 segment's files, which other tests wear out, and of the root's small texts every fifth bit. Where a checksum
-covers a bit a few questions are put to the partition; where none does (the indexes, and what a batch's CRC
-leaves out) many. The files of the partition are flipped under the partition's own reader and writer, which
-is what makes 10,000 flips affordable; the files of the root under the whole store.
+covers a bit a few questions are put to a reader, and for half of the bits to a writer; where none does (the
+indexes, and what a batch's CRC leaves out) many, to both. The files of the partition are flipped under the
+partition's own reader and writer, which is what makes 10,000 flips affordable; the files of the root under
+the whole store.
 """
 
 from __future__ import annotations
@@ -300,7 +301,8 @@ def test_every_bit_of_a_partition(path: str) -> None:
         found = judge(follow(flipper.fs), errors_allowed=allowed, few=FEW if few else ())
         found = [f"read-only: {each}" for each in found]
         found += [f"a reader changed something: {each}" for each in flipper.changes()]
-        found += judge_writer(flipper, byte, bit, allowed=allowed, few=FEWER if few else ())
+        if not few or bit % 2 == byte % 2:
+            found += judge_writer(flipper, byte, bit, allowed=allowed, few=FEWER if few else ())
         flipper.undo(byte)
         wrong += [f"byte {byte} bit {bit}, {each}" for each in found]
     assert not wrong, f"{len(wrong)} wrong answers, such as\n" + "\n".join(wrong[:20])
@@ -401,7 +403,7 @@ def test_every_byte_of_the_last_three_synced_batches_cut_off() -> None:
 
 
 def test_life_goes_on_beside_damage() -> None:
-    """A damaged batch in the active segment: appending, rolling and closing work, and the rest is readable."""
+    """A damaged batch in the active segment: appending, rolling and closing work, the rest is readable."""
     flipper = Flipper(LOG)
     damaged = batches.scan(flipper.good).header(1)
     for number in range(damaged.position * 8, (damaged.position + damaged.size) * 8, 13):

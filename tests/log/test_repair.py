@@ -134,8 +134,7 @@ def test_a_sidecar_is_made_again(fs: MemoryFileSystem, kind: str, how: str) -> N
     else:
         fs.write_file(path, b"garbage", sync=True)
     report = repair(fs, "rebuild-indexes")
-    assert len(report.actions) == 1
-    assert path in report.actions[0]
+    assert any(line.startswith(path) for line in report.actions)
     assert not report.lost
     assert snapshot(fs) == before
     assert verify(fs).ok

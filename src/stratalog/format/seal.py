@@ -4,10 +4,10 @@ What lives here: the value, its bytes, and the builder that a writer feeds batch
 are big-endian.
 
     +--------------------------------------------------------+
-    | header, 76 bytes: magic "STRASEAL", version, flags,    |
+    | header, 80 bytes: magic "STRASEAL", version, flags,    |
     | CRC-32C and size of the whole `.log`, counts, first    |
-    | and last offset, smallest and largest timestamp, and   |
-    | the number of blocks                                   |
+    | and last offset, smallest and largest timestamp,       |
+    | CRC-32C of the `.txnindex`, the number of blocks       |
     +--------------------------------------------------------+
     | block, 48 bytes, one per run of whole batches of at    |
     | least 64 KiB (the last may be shorter): where it       |
@@ -17,8 +17,8 @@ are big-endian.
     +--------------------------------------------------------+
 
 It says what Kafka's own files cannot: the batch CRC does not cover a batch's offset and leader epoch, the
-batch header holds the first record's timestamp and not the smallest, and no header says how many batches
-there should have been.
+batch header holds the first record's timestamp and not the smallest, no header says how many batches
+there should have been, and the transaction index has no checksum.
 
 The seal is written whole when a segment is sealed or its writer closes; beside an active segment it may
 cover less than the log. After a crash it may be missing or fail its CRC: then it is made again from the
@@ -53,6 +53,7 @@ LAYOUT: Layout = (
     ("lastOffset", "int64", 8),
     ("minTimestamp", "int64", 8),
     ("maxTimestamp", "int64", 8),
+    ("txnIndexCrc", "uint32", 4),
     ("blockCount", "uint32", 4),
 )
 BLOCK_LAYOUT: Layout = (
@@ -102,6 +103,8 @@ class Seal:
     min_timestamp: int
     max_timestamp: int
     blocks: tuple[SealBlock, ...]
+    txn_index_crc: int = 0
+    """CRC-32C of the `.txnindex`, which has none of its own; 0 when there is no such file."""
 
     def block_size(self, i: int) -> int:
         """The bytes of block ``i``."""
@@ -128,6 +131,7 @@ def pack(seal: Seal) -> bytes:
             seal.last_offset,
             seal.min_timestamp,
             seal.max_timestamp,
+            seal.txn_index_crc,
             len(seal.blocks),
         )
     ]
@@ -144,7 +148,7 @@ def parse(data: bytes | bytearray | memoryview) -> Seal:
         raise CorruptionError(f"seal of {len(view)} bytes", position=0)
     if _TRAILER.unpack_from(view, body)[0] != crc32c(view[:body]):
         raise CorruptionError("the CRC of the seal does not match", position=body)
-    magic, version, flags, crc, size_bytes, records, batches, first, last, oldest, newest, count = (
+    magic, version, flags, crc, size_bytes, records, batches, first, last, oldest, newest, txns, count = (
         _HEADER.unpack_from(view)
     )
     if magic != MAGIC:
@@ -167,6 +171,7 @@ def parse(data: bytes | bytearray | memoryview) -> Seal:
         min_timestamp=oldest,
         max_timestamp=newest,
         blocks=blocks,
+        txn_index_crc=txns,
     )
 
 
@@ -286,7 +291,7 @@ class SealBuilder:
             sums.batches,
         )
 
-    def build(self, *, cleaned: bool = False) -> Seal:
+    def build(self, *, cleaned: bool = False, txn_index_crc: int = 0) -> Seal:
         """The seal of everything added so far. More may be added afterwards."""
         blocks, crc, sums = list(self._blocks), self._crc, self.sums
         if sums.batches:
@@ -304,6 +309,7 @@ class SealBuilder:
             min_timestamp=min((block.min_timestamp for block in blocks), default=-1),
             max_timestamp=max((block.max_timestamp for block in blocks), default=-1),
             blocks=tuple(blocks),
+            txn_index_crc=txn_index_crc,
         )
 
 

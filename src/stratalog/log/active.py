@@ -10,11 +10,12 @@ Crash policy: the `.log` is the truth. Entries past the synced end are rebuilt b
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from stratalog import kernel
 from stratalog.format import batch as batches
 from stratalog.format import keyindex, txn_index
 from stratalog.format import seal as seals
-from stratalog.format.batch import BatchHeader, IndexState
 from stratalog.format.offset_index import OffsetIndex
 from stratalog.format.seal import Seal, SealBuilder
 from stratalog.format.time_index import TimeIndex
@@ -130,6 +131,12 @@ class ActiveSegment(Segment):
     def aborted(self) -> tuple[AbortedTxn, ...]:
         return tuple(self.aborted_txns)
 
+    def first_offset_since(self, timestamp: int) -> int:
+        before = self.times.lookup(timestamp - 1)
+        if before is None or not self.meets_time_entry(before):
+            return self.base_offset
+        return before[1] + 1
+
     def max_timestamp(self) -> int | None:
         return self.ledger.max_timestamp if self.ledger.max_timestamp >= 0 else None
 
@@ -191,20 +198,32 @@ class ActiveSegment(Segment):
         finally:
             file.close()
 
-    def write_sidecars(self, *, keyed: bool) -> Seal:
-        """Everything derived from the log, whole, unsynced; called when the segment is sealed or closed."""
+    def write_sidecars(self, *, keyed: bool) -> None:
+        """Everything derived from the log, whole, unsynced; called when the segment is sealed or closed.
+
+        A log that is damaged gets no seal and no key index: they would speak of a part of it only.
+        """
         if self.ledger.max_timestamp >= 0:
             self.times.maybe_append(self.ledger.max_timestamp, self.ledger.offset_of_max_timestamp)
         if self.sealer is None or (keyed and self.keys is None):
-            self.sealer, keys = rebuild_facts(self, keyed=keyed)
+            self.sealer, keys = rebuild_facts(self, keyed=keyed, contiguous=True)
             self.keys = keys if keyed else self.keys
         fs = self.context.fs
-        seal = self.sealer.build(cleaned=False)
+        if self.sealer.size_bytes != self.size:
+            self.context.warn(f"{self.path()}: damaged at byte {self.sealer.size_bytes}; it gets no seal")
+            self.sealer, keyed = None, False
+            for kind in ("seal", "keyindex"):
+                with suppress(FileNotFoundError):
+                    fs.remove(self.path(kind))
+        aborted = txn_index.pack(self.aborted_txns)
         fs.write_file(self.path("index"), self.index.to_bytes(), sync=False)
         fs.write_file(self.path("timeindex"), self.times.to_bytes(), sync=False)
         self.index_written, self.times_written = len(self.index), len(self.times)
-        if self.aborted_txns:
-            fs.write_file(self.path("txnindex"), txn_index.pack(self.aborted_txns), sync=False)
+        if aborted:
+            fs.write_file(self.path("txnindex"), aborted, sync=False)
+        if self.sealer is None:
+            return
+        seal = self.sealer.build(txn_index_crc=kernel.crc32c(aborted) if aborted else 0)
         if keyed and self.keys is not None:
             hashes, offsets = self.keys.sorted_arrays()
             fs.write_file(
@@ -213,7 +232,6 @@ class ActiveSegment(Segment):
                 sync=False,
             )
         fs.write_file(self.path("seal"), seals.pack(seal), sync=False)
-        return seal
 
     def sidecar_paths(self) -> list[str]:
         """The files `write_sidecars` may have written, for syncing."""
@@ -238,35 +256,21 @@ class ActiveSegment(Segment):
         )
 
 
-def rebuild_facts(segment: Segment, *, keyed: bool) -> tuple[SealBuilder, ActiveKeyIndex | None]:
-    """The seal's facts, and the keys when wanted, by one pass over the log."""
+def rebuild_facts(
+    segment: Segment, *, keyed: bool, contiguous: bool = False, size: int | None = None
+) -> tuple[SealBuilder, ActiveKeyIndex | None]:
+    """The seal's facts, and the keys when wanted, by one pass over the log, up to the first damage.
+
+    With ``contiguous`` a gap is damage too. ``size`` ends the pass early.
+    """
     sealer = SealBuilder(segment.base_offset)
     keys = ActiveKeyIndex() if keyed else None
+    expect = segment.base_offset if contiguous else None
+    end = segment.size if size is None else size
     with segment.open_log() as file:
-        for at, data, scan in scan_file(file, 0, segment.size, check_crc=True):
+        for at, data, scan in scan_file(file, 0, end, check_crc=True, expect=expect):
             batches.measure(data, scan)
             sealer.add_scan(data, scan, at)
             if keys is not None:
                 keys.extend(*batches.decode_keys(data, scan))
     return sealer, keys
-
-
-def add_header(sealer: SealBuilder, header: BatchHeader, base_position: int, data: memoryview) -> None:
-    """One scanned and measured batch into a seal; ``data`` is the buffer the header was found in."""
-    whole = data[header.position : header.position + header.size]
-    sealer.add(
-        base_position + header.position,
-        header.size,
-        whole,
-        header.base_offset,
-        header.last_offset,
-        0 if header.is_control else header.count,
-        header.min_timestamp,
-        header.max_timestamp,
-    )
-
-
-def index_state(active: ActiveSegment) -> IndexState:
-    """The active segment's indexing state for the kernel's loop."""
-    ledger = active.ledger
-    return IndexState(ledger.bytes_since_entry, ledger.max_timestamp, ledger.offset_of_max_timestamp)

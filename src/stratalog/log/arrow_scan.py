@@ -154,12 +154,9 @@ def _plan_segment(segment: Segment, start: int, stop: int, options: ScanOptions)
         if newest is not None and newest < since:
             return
     if since is not None:
-        before = segment.time_index().lookup(since - 1)
-        if before is not None:
-            # Everything up to that offset is older than the entry, which is older than wanted.
-            start = max(start, before[1] + 1)
-            if start >= stop:
-                return
+        start = max(start, segment.first_offset_since(since))
+        if start >= stop:
+            return
     index = segment.offset_index()
     at = segment.start_for(start)
     for row in range(len(index)):
@@ -232,7 +229,6 @@ def _read_file(view: LogView, piece: _Piece, options: ScanOptions, aborted: list
         expect=piece.expect,
         first_size=CHUNK_BYTES,
         full_size=CHUNK_BYTES,
-        live=view.is_live(piece.segment),
     ):
         first = chunk.scan.find_offset(piece.lo)
         try:

@@ -5,8 +5,8 @@ What is checked depends on what can be known. Every batch: its CRC and its form.
 the CRC. A cleaned segment of ours: the seal's CRC of each block, for the same reason. A cleaned
 segment of another broker: offsets increase, which is all that anybody can check.
 
-Damage raises `CorruptionError` naming the file and the byte. A live tail that another process is
-writing ends, without an error, at the last whole valid batch.
+Damage raises `CorruptionError` naming the file and the byte. Only what a segment's ``size``
+covers is read: a follower lets it grow no further than the last whole valid batch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from stratalog.log.segment import Segment, Start
 
 FIRST_CHUNK = 16 << 10
 FULL_CHUNK = 1 << 20
+NO_CEILING = 2**63 - 1
 REUSED_BYTES = 256 << 10
 _spare: deque[bytearray] = deque(maxlen=8)
 """Buffers of readers that are done, for the next ones; a deque's ends may be used from any thread."""
-SKIP_BYTES = 4 << 10
-"""Batches smaller than this are read rather than skipped: one read fetches many of them."""
 
 
 class Chunk(NamedTuple):
@@ -52,14 +51,12 @@ def read_chunks(
     expect: int | None = None,
     first_size: int = FIRST_CHUNK,
     full_size: int = FULL_CHUNK,
-    live: bool = False,
 ) -> Iterator[Chunk]:
     """Chunks from ``start`` to ``end_position`` (the segment's readable size when None).
 
     An index entry that does not meet its batch makes the segment rebuild its index, once, and the
     reading start over from the segment's first byte. Batches before ``offset`` need not be read.
-    ``expect`` is the base offset the first batch must have, when the seal told. ``live`` is for a tail
-    under another writer.
+    ``expect`` is the base offset the first batch must have, when the seal told.
     """
     if start.position > 0 and not segment.is_active:
         seal = segment.seal
@@ -71,20 +68,52 @@ def read_chunks(
         indexed = start.last_offset
         if indexed is not None:
             met = _meet(file, start)
+            if met is not None and indexed < offset:
+                # The indexed batch ends before the wanted offset: begin behind it, whatever is in it.
+                behind = start.position + met
+                if _begins_with(file, behind, indexed + 1, segment):
+                    start, expect = Start(behind, None), indexed + 1
+                else:
+                    met = None
             if met is None:
-                segment.context.warn(f"{segment.path('index')}: does not meet the log; rebuilt from it")
-                segment.rebuild_indexes()
-                start = Start(0, None)
-            elif met >= SKIP_BYTES and indexed < offset:
-                # The indexed batch ends before the wanted offset: do not read all of it to find that out.
-                start, expect = Start(start.position + met, None), indexed + 1
+                start = _next_entry(segment, file, start, offset)
         buffers: list[bytearray] = []
         try:
-            yield from _chunks(
-                segment, file, start, end_position, expect, first_size, full_size, live, buffers
-            )
+            yield from _chunks(segment, file, start, end_position, expect, first_size, full_size, buffers)
         finally:
             _spare.extend(buffers)
+
+
+def _begins_with(file: File, position: int, offset: int, segment: Segment) -> bool:
+    """Whether the next batch is where a header says its own ends; a later one where gaps are allowed."""
+    if position >= segment.size:
+        return position == segment.size
+    header = file.pread(HEADER_SIZE, position)
+    if len(header) < HEADER_SIZE or header[16] != 2:
+        return False
+    first = int.from_bytes(header[0:8], "big", signed=True)
+    size = int.from_bytes(header[8:12], "big", signed=True) + 12
+    if segment.contiguous:
+        return first == offset
+    return first >= offset and HEADER_SIZE <= size <= segment.size - position
+
+
+def _next_entry(segment: Segment, file: File, start: Start, offset: int) -> Start:
+    """Where to begin when an entry does not meet its batch: the index is wrong, or the batch is damaged.
+
+    A later entry whose batch is there and holds the wanted offset is as good. Else the index is rebuilt
+    from the log, and the reading begins at the segment's first byte.
+    """
+    found = segment.offset_index().after_position(start.position)
+    if found is not None and offset >= 0:
+        later = Start(found[1], found[0])
+        if _meet(file, later) is not None:
+            first = int.from_bytes(file.pread(8, later.position), "big", signed=True)
+            if first <= offset <= found[0]:
+                return later
+    segment.context.warn(f"{segment.path('index')}: does not meet the log; rebuilt from it")
+    segment.rebuild_indexes()
+    return Start(0, None)
 
 
 def _meet(file: File, start: Start) -> int | None:
@@ -107,7 +136,6 @@ def _chunks(
     first_base_offset: int | None,
     size: int,
     full_size: int,
-    live: bool,
     buffers: list[bytearray],
 ) -> Iterator[Chunk]:
     contiguous = segment.contiguous
@@ -119,6 +147,9 @@ def _chunks(
     if contiguous and first_base_offset is not None:
         expect = first_base_offset
     floor = segment.base_offset
+    # A segment being swapped in may reach past the next one, which it replaces.
+    bounded = segment.next_offset is not None and not segment.is_active and not segment.suffix
+    ceiling = segment.next_offset if bounded and segment.next_offset is not None else NO_CEILING
     needed = 0
     while True:
         limit = segment.size if end_position is None else min(end_position, segment.size)
@@ -133,10 +164,18 @@ def _chunks(
         if contiguous and expect is None and len(data) >= 8:
             expect = int.from_bytes(data[0:8], "big", signed=True)
         scan = batches.scan(data, expect=expect)
+        if scan.n and scan.last_offset >= ceiling:
+            # Nothing protects a base offset here; one past the segment's end is certainly wrong.
+            row = scan.find_offset(ceiling)
+            if row == 0:
+                raise CorruptionError(
+                    f"offset {scan.header(0).last_offset} in a segment that ends before {ceiling}",
+                    path=segment.path(),
+                    position=position,
+                )
+            scan = batches.scan(data, 0, scan.header(row).position, expect=expect)
         if scan.n:
             if scan.first_base_offset < floor:
-                if live:
-                    return
                 raise CorruptionError(
                     f"base offset {scan.first_base_offset} where at least {floor} was due",
                     path=segment.path(),
@@ -155,9 +194,7 @@ def _chunks(
         if scan.stop is Stop.PARTIAL and position + scan.needed <= limit and len(data) < scan.needed:
             needed = scan.needed
             continue
-        if live or scan.stop in (Stop.ZERO, Stop.END):
-            if not live and scan.stop is Stop.ZERO and contiguous:
-                raise CorruptionError("zeros where a batch was due", path=segment.path(), position=position)
+        if scan.stop is Stop.END or (scan.stop is Stop.ZERO and not contiguous):
             return
         raise _error(segment, scan, position)
 

@@ -86,11 +86,11 @@ class LiveSegment(Segment):
     def time_index(self) -> TimeIndex:
         return TimeIndex(self.base_offset)
 
-    def aborted(self) -> tuple[AbortedTxn, ...]:
-        return self._load_aborted()[0]
-
     def max_timestamp(self) -> int | None:
         return None
+
+    def first_offset_since(self, timestamp: int) -> int:
+        return self.base_offset
 
 
 class PartitionFollower:
@@ -117,6 +117,7 @@ class PartitionFollower:
         self._seen = (-1, -1)
         self._tail: Tail | None = None
         self._producers: tuple[ProducerState, int] | None = None
+        self._aborted: dict[int, list[AbortedTxn]] = {}
         self.refresh()
 
     # -- LogView ---------------------------------------------------------------------------------
@@ -136,9 +137,6 @@ class PartitionFollower:
     def segments(self) -> tuple[Segment, ...]:
         return self._segments
 
-    def is_live(self, segment: Segment) -> bool:
-        return segment.is_active
-
     def end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
         end = self.next_offset
         tail = self._tail
@@ -157,7 +155,12 @@ class PartitionFollower:
         return inode != self._inodes.get(segment.base_offset)
 
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
-        return aborted_in(self._segments, start, end)
+        with self._lock:
+            segments = self._segments
+            self._replayed(self.next_offset)
+            live = self._aborted.get(segments[-1].base_offset, []) if segments else []
+            overlapping = [txn for txn in live if txn.last_offset >= start and txn.first_offset < end]
+        return aborted_in(segments[:-1], start, end) + overlapping
 
     def wait(self, offset: int, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
@@ -274,12 +277,17 @@ class PartitionFollower:
     def _replayed(self, end: int) -> ProducerState:
         """Producer state as of ``end``, carried on from the last time it was asked for."""
         if self._producers is None:
+            # From before the live segment on: its own transaction index has no checksum to go by.
+            limit = self._segments[-1].base_offset if self._segments else 0
             self._producers = load_snapshot(
-                self.context, self.directory, self._snapshots, end, expiration_ms=2**63 - 1
+                self.context, self.directory, self._snapshots, limit, expiration_ms=2**63 - 1
             )
         state, at = self._producers
         if at < end:
-            replay(state, self._segments, at, end)
+            for segment in self._segments:
+                if segment.next_offset is None or segment.next_offset > at:
+                    self._aborted.setdefault(segment.base_offset, [])
+            replay(state, self._segments, at, end, self._aborted)
             self._producers = (state, end)
         return state
 

@@ -29,10 +29,7 @@ def offset_for_time(view: LogView, timestamp: int, isolation: Isolation = "read_
         newest = segment.max_timestamp()
         if newest is not None and newest < timestamp:
             continue
-        begin = max(start, segment.base_offset)
-        before = segment.time_index().lookup(timestamp - 1)
-        if before is not None:
-            begin = max(begin, before[1] + 1)
+        begin = max(start, segment.base_offset, segment.first_offset_since(timestamp))
         stop = end if next_offset is None or segment.is_active else min(end, next_offset)
         aborted = view.aborted(begin, stop) if isolation == "read_committed" else []
         for found, chunk, limit in iter_chunks(view, begin, stop, full_size=FULL_CHUNK):
@@ -90,7 +87,7 @@ def _indexed(segment: Segment, digest: int) -> list[int] | None:
 def _scanned(segment: Segment, digest: int) -> list[int]:
     """By reading every key of the segment."""
     found: list[int] = []
-    for chunk in read_chunks(segment, Start(0, None), first_size=FULL_CHUNK, live=segment.is_active):
+    for chunk in read_chunks(segment, Start(0, None), first_size=FULL_CHUNK):
         hashes, offsets = batches.decode_keys(chunk.data, chunk.scan)
         at = 0
         with suppress(ValueError):

@@ -60,9 +60,6 @@ class WrittenLog:
     def segments(self) -> tuple[Segment, ...]:
         return self._segments
 
-    def is_live(self, segment: Segment) -> bool:
-        return False
-
     def replaced(self, segment: Segment) -> bool:
         return False
 

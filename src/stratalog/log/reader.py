@@ -45,9 +45,6 @@ class LogView(Protocol):
     def segments(self) -> tuple[Segment, ...]:
         """The segments in offset order, the active one last."""
 
-    def is_live(self, segment: Segment) -> bool:
-        """True when the segment's end is being written by another process."""
-
     def replaced(self, segment: Segment) -> bool:
         """True when the segment's file is no longer the one listed: another process cleaned or deleted it."""
 
@@ -150,7 +147,6 @@ def _segment_chunks(
                 offset=offset,
                 first_size=first_size,
                 full_size=full_size,
-                live=view.is_live(segment),
             )
             return
         except CorruptionError as error:

@@ -10,34 +10,31 @@ Recovery can itself be cut short at any call: it only ever derives the same deci
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from stratalog import kernel
 from stratalog.config import TopicConfig
 from stratalog.errors import CorruptionError, FormatError, UnsupportedFormat
-from stratalog.format import batch as batches
 from stratalog.format import checkpoints, txn_index
 from stratalog.format import tail as tails
 from stratalog.format.batch import Stop
-from stratalog.format.seal import SealBuilder
+from stratalog.format.seal import pack as pack_seal
 from stratalog.format.seal import parse as parse_seal
 from stratalog.format.tail import Tail
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log import names
-from stratalog.log.active import ActiveSegment, add_header, index_state
+from stratalog.log.activation import Activation
+from stratalog.log.active import ActiveSegment
 from stratalog.log.context import LogContext
 from stratalog.log.listing import list_files, run_actions, swap_end
 from stratalog.log.replay import replay_producers
-from stratalog.log.roll import jitter_ms, reopened_created_ms
 from stratalog.log.scanning import SCAN_BYTES, scan_file
 from stratalog.log.segment import Segment
 from stratalog.log.sync import SyncedEnd
 from stratalog.log.tailfile import TailFile, read_tail
 from stratalog.log.view import DirectoryView, view_of
 from stratalog.log.writer import WriterState
-
-SEAL_AT_ONCE_BATCHES = 20_000
-"""Up to so many recovered batches are accounted for at once; past it sealing does it, in one pass."""
 
 
 @dataclass(slots=True)
@@ -90,6 +87,8 @@ class _Recovery:
         self.config = config
         self.how = how
         self.report = RecoveryReport(directory)
+        self.saw_producers = False
+        self.aborted_known = True
 
     def run(self) -> tuple[WriterState, RecoveryReport]:
         if not self.how.clean:
@@ -113,18 +112,20 @@ class _Recovery:
             active = self._skip_to(segments, active, keep)
             end = SyncedEnd(active.base_offset, 0, keep)
         aborted: dict[int, list[AbortedTxn]] = {}
-        if not self.how.clean:
+        if not self.how.clean or not self.aborted_known or unsynced:
+            active.aborted_txns.clear()
             past = [segment for segment in segments if segment.base_offset >= trusted.base_offset]
             aborted = {segment.base_offset: [] for segment in past}
+        known_free = tail is not None and not tail.producers and not self.saw_producers
         producers = replay_producers(
             self.context,
             self.directory,
             [*(segment for segment in segments if not segment.is_active), active],
             view.snapshots,
             end.offset,
-            trusted_offset=None if tail is None or tail.producers or self.how.foreign else trusted.offset,
+            trusted_offset=end.offset if known_free else None,
             expiration_ms=self.how.producer_expiration_ms,
-            snapshot_limit=end.offset if self.how.clean else trusted.base_offset,
+            snapshot_limit=trusted.base_offset if aborted else end.offset,
             aborted=aborted,
         )
         active.aborted_txns.extend(aborted.pop(active.base_offset, ()))
@@ -142,17 +143,23 @@ class _Recovery:
             leader_epoch=self._leader_epoch(),
             tail=tail,
             unsynced=tuple(unsynced),
+            recovered=not self.how.clean and not self.how.foreign,
         )
         return state, self.report
 
     def _write_aborted(self, aborted: dict[int, list[AbortedTxn]]) -> None:
-        """The `.txnindex` of sealed segments past the synced end, from the log: it carries no checksum."""
+        """The `.txnindex` of sealed segments past the synced end, and its CRC in their seals."""
         for base_offset, txns in aborted.items():
-            path = f"{self.directory}/{names.segment_name(base_offset)}.txnindex"
-            if txns:
-                self.fs.write_file(path, txn_index.pack(txns), sync=False)
+            stem = f"{self.directory}/{names.segment_name(base_offset)}"
+            data = txn_index.pack(txns)
+            if data:
+                self.fs.write_file(f"{stem}.txnindex", data, sync=False)
             else:
-                self._remove(path)
+                self._remove(f"{stem}.txnindex")
+            if self.fs.exists(f"{stem}.seal"):  # a damaged segment has none
+                seal = parse_seal(self.fs.read_file(f"{stem}.seal"))
+                seal = replace(seal, txn_index_crc=kernel.crc32c(data) if data else 0)
+                self.fs.write_file(f"{stem}.seal", pack_seal(seal), sync=False)
 
     # -- the directory -------------------------------------------------------------------------
 
@@ -179,6 +186,10 @@ class _Recovery:
     def _without_deleted(self, segments: list[Segment]) -> list[Segment]:
         """Finish a deletion of the head: a power cut may have kept any of its renames, and left holes."""
         below = [segment for segment in segments[1:] if segment.base_offset <= self.how.log_start_offset]
+        if below:
+            # The producers' state at the new start must outlive what is deleted.
+            self._sync(f"{self.directory}/{names.segment_name(below[-1].base_offset)}.snapshot")
+            self.fs.sync_dir(self.directory)
         for segment in segments[: len(below)]:
             for kind in reversed(names.SEGMENT_KINDS):
                 self._remove(segment.path(kind))
@@ -258,7 +269,10 @@ class _Recovery:
         unsynced: list[Segment] = []
         while True:
             segment = segments[at]
-            end_position, end_offset = self._scan(segment, position, offset)
+            activation = Activation(
+                self.context, self.config, segment, trusted if at_base(segment, trusted) else None
+            )
+            end_position, end_offset = self._scan(activation, segment, position, offset)
             last = at == len(segments) - 1
             broken = end_position < segment.size
             if not broken and not last and not self._follows(segments[at + 1], end_offset):
@@ -266,14 +280,16 @@ class _Recovery:
             if broken:
                 self._cut(segments, at, end_position, end_offset)
                 last = True
+            active = activation.finish(end_position, end_offset)
+            self.saw_producers = self.saw_producers or activation.saw_producers
             if last:
-                segments.pop()
-                segment.size, segment.next_offset = end_position, end_offset
-                active = self._activate(segment, trusted if at_base(segment, trusted) else None)
-                segments.append(active)
+                if self.how.clean:
+                    self._take_aborted(segment, active)
+                segments[-1] = active
                 return active, unsynced, SyncedEnd(active.base_offset, end_position, end_offset)
             # Also when all of its log is synced: its sidecars were written after that.
-            self._reseal(segment)
+            active.write_sidecars(keyed=self.config.key_index_enable)
+            segment.forget()
             unsynced.append(segment)
             at += 1
             position, offset = 0, segments[at].base_offset
@@ -282,16 +298,17 @@ class _Recovery:
         """Whether ``segment`` may come after a segment that ends at ``offset``."""
         return segment.base_offset == offset or (self.how.foreign and segment.base_offset > offset)
 
-    def _scan(self, segment: Segment, position: int, offset: int) -> tuple[int, int]:
+    def _scan(self, activation: Activation, segment: Segment, position: int, offset: int) -> tuple[int, int]:
         """Check every batch from ``position`` on; returns where the good part ends, and its next offset."""
         expect = None if self.how.foreign else offset
         with segment.open_log() as file:
-            for at, _, scan in scan_file(file, position, segment.size, check_crc=True, expect=expect):
+            for at, data, scan in scan_file(file, position, segment.size, check_crc=True, expect=expect):
                 if scan.stop is Stop.UNSUPPORTED:
                     raise UnsupportedFormat(f"{segment.path()} at byte {at + scan.end}: {scan.reason}")
                 self.report.scanned_bytes += scan.end
                 if scan.n == 0 or scan.first_base_offset < offset:
                     break
+                activation.feed(at, data, scan)
                 position, offset = at + scan.end, scan.last_offset + 1
         return position, offset
 
@@ -361,121 +378,15 @@ class _Recovery:
         except FileNotFoundError:
             return
 
-    def _reseal(self, segment: Segment) -> None:
-        """A sealed segment past the synced end: its sidecars may be anything; write them again."""
-        active = self._activate(segment, None)
-        active.write_sidecars(keyed=self.config.key_index_enable)
-        segment.forget()
-
-    # -- the active segment ----------------------------------------------------------------------
-
-    def _activate(self, segment: Segment, trusted: SyncedEnd | None) -> ActiveSegment:
-        """The segment as one to append to, its indexes in memory and right.
-
-        Index entries at or below the synced end are taken from the files; the rest is built anew.
-        """
-        assert segment.next_offset is not None
-        active = ActiveSegment(
-            self.context,
-            self.directory,
-            self.topic,
-            self.partition,
-            segment.base_offset,
-            size=segment.size,
-            next_offset=segment.next_offset,
-            created_ms=self.context.clock.now_ms(),
-            jitter_ms=jitter_ms(self.config, self.topic, self.partition, segment.base_offset),
-            keyed=self.config.key_index_enable,
-        )
-        if segment.size == 0:
-            return active
-        position = 0
-        if trusted is not None and trusted.position > 0 and active.keys is None:
-            position = self._load_indexes(active, segment, trusted)
-            if position:
-                active.sealer = self._resume_seal(segment, trusted)
-        self._index(active, position)
-        first = self._first_timestamp(segment)
-        active.first_timestamp = first
-        mtime_ms = self.fs.stat(segment.path()).mtime_ns // 1_000_000
-        active.created_ms = reopened_created_ms(first, mtime_ms, self.context.clock.now_ms())
-        if self.how.clean:
+    def _take_aborted(self, segment: Segment, active: ActiveSegment) -> None:
+        """After a clean stop the active segment's index of aborted transactions counts, if it checks out."""
+        try:
             active.aborted_txns.extend(
-                txn for txn in self._aborted(segment) if txn.last_offset < segment.next_offset
+                txn for txn in segment.aborted() if txn.last_offset < active.next_offset
             )
-        return active
-
-    def _load_indexes(self, active: ActiveSegment, segment: Segment, trusted: SyncedEnd) -> int:
-        """Index entries from disk up to the synced end; returns the position to index from."""
-        segment.forget()
-        try:
-            index, times = segment.offset_index(), segment.time_index()
-        except FormatError as error:
-            self.context.warn(f"{segment.path('index')}: {error}; rebuilt")
-            return 0
-        index.truncate(trusted.position)
-        times.truncate(trusted.offset)
-        segment.forget()
-        newest = times.last()
-        # Up to the last time entry both are known; its file may have lost more than the other.
-        start = None if newest is None else index.lookup(newest[1])
-        if newest is None or start is None:
-            return 0
-        index.truncate(start[1] + 1)
-        active.index, active.times = index, times
-        active.ledger.max_timestamp, active.ledger.offset_of_max_timestamp = newest
-        return start[1]
-
-    def _resume_seal(self, segment: Segment, trusted: SyncedEnd) -> SealBuilder | None:
-        """Take up the seal that a clean close left, when it speaks of exactly the synced part."""
-        try:
-            seal = parse_seal(self.fs.read_file(segment.path("seal")))
-        except (FileNotFoundError, FormatError):
-            return None
-        return SealBuilder.resume(seal) if seal.size_bytes == trusted.position else None
-
-    def _index(self, active: ActiveSegment, position: int) -> None:
-        """Index entries, and the seal's facts while they are cheap, from ``position`` to the end."""
-        sealed_to = active.sealer.size_bytes if active.sealer is not None else 0
-        state = index_state(active)
-        batches_seen = 0
-        with active.open_log() as file:
-            for at, data, scan in scan_file(file, position, active.size):
-                for entry in batches.index_entries(
-                    scan, interval_bytes=self.config.index_interval_bytes, state=state, base_position=at
-                ):
-                    active.index.append(entry.last_offset, entry.position)
-                    active.times.maybe_append(entry.max_timestamp, entry.offset_of_max_timestamp)
-                batches_seen += scan.n
-                if batches_seen > SEAL_AT_ONCE_BATCHES:
-                    active.sealer = None
-                if active.sealer is not None and at + scan.end > sealed_to:
-                    batches.measure(data, scan)
-                    view = memoryview(data)
-                    for header in scan:
-                        if at + header.position >= sealed_to:
-                            add_header(active.sealer, header, at, view)
-                if active.keys is not None:
-                    active.keys.extend(*batches.decode_keys(data, scan))
-        active.entries = len(active.index)
-        ledger = active.ledger
-        ledger.bytes_since_entry = state.bytes_since_last_entry
-        ledger.max_timestamp = state.max_timestamp
-        ledger.offset_of_max_timestamp = state.offset_of_max_timestamp
-
-    def _first_timestamp(self, segment: Segment) -> int | None:
-        with segment.open_log() as file:
-            header = file.pread(batches.HEADER_SIZE, 0)
-        if len(header) < batches.HEADER_SIZE:
-            return None
-        return int.from_bytes(header[35:43], "big", signed=True)
-
-    def _aborted(self, segment: Segment) -> tuple[AbortedTxn, ...]:
-        try:
-            return segment.aborted()
         except CorruptionError as error:
-            self.context.warn(f"{error}; rebuilt from the log")
-            return ()
+            self.context.warn(f"{error}; taken from the log instead")
+            self.aborted_known = False
 
     def _skip_to(self, segments: list[Segment], active: ActiveSegment, offset: int) -> ActiveSegment:
         """Begin a new segment at ``offset`` because everything up to there is spoken for."""
@@ -486,9 +397,7 @@ class _Recovery:
             segments.pop()
             for kind in names.SEGMENT_KINDS:
                 self._remove(active.path(kind))
-        created = self._create(offset)
-        created.next_offset = offset
-        fresh = self._activate(created, None)
+        fresh = Activation(self.context, self.config, self._create(offset), None).finish(0, offset)
         segments.append(fresh)
         return fresh
 

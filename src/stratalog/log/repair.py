@@ -16,17 +16,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from stratalog import kernel
 from stratalog.config import TopicConfig
-from stratalog.errors import FormatError, InvalidArgumentError, UnsupportedFormat
+from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError, UnsupportedFormat
+from stratalog.format import batch as batches
 from stratalog.format import keyindex, txn_index
 from stratalog.format import seal as seals
 from stratalog.format import tail as tails
-from stratalog.format.seal import Seal
+from stratalog.format.offset_index import OffsetIndex
+from stratalog.format.seal import Seal, SealBuilder
+from stratalog.format.time_index import TimeIndex
 from stratalog.log import names
-from stratalog.log.active import rebuild_facts
 from stratalog.log.context import LogContext
 from stratalog.log.damage import UNKNOWN, Damage
 from stratalog.log.follower import PartitionFollower
+from stratalog.log.keys import ActiveKeyIndex
 from stratalog.log.listing import list_files, run_actions, swap_end
 from stratalog.log.scanning import SCAN_BYTES, scan_file
 from stratalog.log.segment import Segment
@@ -150,6 +154,8 @@ class _Repair:
             self.report.actions.append(
                 f"{segment.path('txnindex')}: wrong ({reason}), and the log can no longer tell what is right"
             )
+        if "txnindex" in wrong:
+            wrong.setdefault("seal", "it holds the CRC of the transaction index")
         if not wrong:
             return
         end = segment.next_offset if following is None else following.segment.base_offset
@@ -165,8 +171,9 @@ class _Repair:
         made.seal = replace(
             made.seal, cleaned=known.cleaned if known is not None else not made.seal.contiguous
         )
-        made.aborted = checked.aborted or []
-        for kind, reason in wrong.items():
+        # A transaction index that cannot be told from the log stays, and so does what the seal says of it.
+        made.aborted = list(self._still_aborted(segment)) if checked.aborted is None else checked.aborted
+        for kind, reason in sorted(wrong.items(), key=lambda each: each[0] == "seal"):
             data = made.pack(kind)
             path = segment.path(kind)
             if data is None:
@@ -411,9 +418,26 @@ class _Sidecars:
 
     def __init__(self, segment: Segment, interval_bytes: int, *, keyed: bool) -> None:
         self._segment = segment
-        self._index, self._times = segment.rebuild_indexes(interval_bytes)
-        builder, self._keys = rebuild_facts(segment, keyed=keyed)
+        self._index, self._times = OffsetIndex(segment.base_offset), TimeIndex(segment.base_offset)
+        self._keys = ActiveKeyIndex() if keyed else None
+        builder, state = SealBuilder(segment.base_offset), batches.IndexState()
+        with segment.open_log() as file:
+            for at, data, scan in scan_file(file, 0, segment.size, check_crc=True):
+                batches.measure(data, scan)
+                builder.add_scan(data, scan, at)
+                found = batches.index_columns(
+                    scan, interval_bytes=interval_bytes, state=state, base_position=at
+                )
+                self._index.extend(found.last_offsets, found.positions)
+                self._times.extend(found.max_timestamps, found.offsets_of_max_timestamp)
+                if self._keys is not None:
+                    self._keys.extend(*batches.decode_keys(data, scan))
+        if state.max_timestamp >= 0:
+            self._times.maybe_append(state.max_timestamp, state.offset_of_max_timestamp)
         self.seal: Seal = builder.build()
+        if self.seal.size_bytes != segment.size:
+            # Checked a moment ago: somebody else is at work here, and nothing has been changed yet.
+            raise CorruptionError("no whole batch", path=segment.path(), position=self.seal.size_bytes)
         self.aborted: list[txn_index.AbortedTxn] = []
 
     def pack(self, kind: str) -> bytes | None:
@@ -424,7 +448,9 @@ class _Sidecars:
             case "timeindex":
                 return self._times.to_bytes()
             case "seal":
-                return seals.pack(self.seal)
+                aborted = self.pack("txnindex")
+                crc = kernel.crc32c(aborted) if aborted else 0
+                return seals.pack(replace(self.seal, txn_index_crc=crc))
             case "txnindex":
                 return txn_index.pack(self.aborted) if self.aborted else None
             case _:

@@ -11,10 +11,11 @@ Crash policy: everything but the `.log` is derived and can be rebuilt from it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from stratalog.errors import CorruptionError, FormatError, UnsupportedFormat
+from stratalog import kernel
+from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError, UnsupportedFormat
 from stratalog.format import batch as batches
 from stratalog.format.offset_index import OffsetIndex
 from stratalog.format.seal import Seal
@@ -167,10 +168,14 @@ class Segment:
                 found = batches.index_columns(
                     scan, interval_bytes=interval_bytes, state=state, base_position=position
                 )
-                offsets.extend(found.last_offsets, found.positions)
-                times.extend(found.max_timestamps, found.offsets_of_max_timestamp)
+                try:
+                    offsets.extend(found.last_offsets, found.positions)
+                    times.extend(found.max_timestamps, found.offsets_of_max_timestamp)
+                except InvalidArgumentError:
+                    break  # offsets no segment can hold: damage, which readers will name
         if state.max_timestamp >= 0:
-            times.maybe_append(state.max_timestamp, state.offset_of_max_timestamp)
+            with suppress(InvalidArgumentError):
+                times.maybe_append(state.max_timestamp, state.offset_of_max_timestamp)
         cache, path = self.context.cache, self.path()
         cache.forget(path)
         cache.get(path, "index", lambda: (offsets, len(offsets) * 8))
@@ -182,7 +187,14 @@ class Segment:
         return self.context.cache.get(self.path(), "txnindex", self._load_aborted)
 
     def _load_aborted(self) -> tuple[tuple[AbortedTxn, ...], int]:
-        data = self._read_sidecar("txnindex")
+        data = self._read_sidecar("txnindex") or b""
+        seal = self.seal
+        if seal is not None and (kernel.crc32c(data) if data else 0) != seal.txn_index_crc:
+            raise CorruptionError(
+                "the transaction index does not match the segment's seal; `stratalog repair --action"
+                " rebuild-indexes` makes it again from the log",
+                path=self.path("txnindex"),
+            )
         if not data:
             return (), 0
         try:
@@ -200,12 +212,41 @@ class Segment:
         return Start(0, None) if hit is None else Start(hit[1], hit[0])
 
     def max_timestamp(self) -> int | None:
-        """The newest record's timestamp, without reading the log; None when no sidecar says."""
+        """The newest record's timestamp, without reading the log; None when nothing trustworthy says."""
         seal = self.seal
         if seal is not None:
             return seal.max_timestamp
         last = self.time_index().last()
-        return None if last is None else last[0]
+        return None if last is None or not self.meets_time_entry(last) else last[0]
+
+    def first_offset_since(self, timestamp: int) -> int:
+        """An offset below which no record of this segment is at ``timestamp`` or later.
+
+        By the seal's blocks where there is one. The time index has no checksum: an entry of it counts
+        only when the batch it speaks of is there and says the same.
+        """
+        seal = self.seal
+        if seal is not None:
+            for block in seal.blocks:
+                if block.max_timestamp >= timestamp:
+                    return block.first_offset
+            return seal.last_offset + 1
+        before = self.time_index().lookup(timestamp - 1)
+        if before is None or not self.meets_time_entry(before):
+            return self.base_offset
+        return before[1] + 1
+
+    def meets_time_entry(self, entry: tuple[int, int]) -> bool:
+        """Whether the batch that ends with the entry's offset has the entry's timestamp as its largest."""
+        timestamp, offset = entry
+        position = self.start_for(offset).position
+        with self.open_log() as file:
+            for _, _, scan in scan_file(file, position, self.size):
+                row = scan.find_offset(offset)
+                if row < scan.n:
+                    header = scan.header(row)
+                    return header.last_offset == offset and header.max_timestamp == timestamp
+        return False
 
     def info(self, state: SegmentState | None = None) -> SegmentInfo:
         """The segment's facts, as cheap as they come."""

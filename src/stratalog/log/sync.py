@@ -113,7 +113,7 @@ class Syncer:
         with suppress(FileNotFoundError):  # rolled and deleted while we synced the others
             self._sync(f"{self._directory}/{segment_name(end.base_offset)}.log")
         with self._lock:
-            self.end = max(self.end, end, key=lambda known: known.offset)
+            self.end = max(self.end, end, key=lambda known: (known.offset, known.base_offset))
             self._on_synced(self.end)
 
     def _sync(self, path: str) -> None:

@@ -71,6 +71,8 @@ class WriterState(NamedTuple):
     leader_epoch: int
     tail: Tail | None
     unsynced: tuple[Segment, ...] = ()
+    recovered: bool = False
+    """Something was found anew, so that a close must write it down even if nothing is appended."""
 
 
 class PartitionWriter(WrittenLog):
@@ -100,7 +102,7 @@ class PartitionWriter(WrittenLog):
         self._before_first_write = before_first_write
         self._on_roll = on_roll
         self._unusable: StratalogError | None = None
-        self._written = False
+        self._written = state.recovered
         self.rolls_idle = True
         """False for a log without a policy: time alone must not change it."""
         self._unflushed_records = 0
@@ -117,6 +119,7 @@ class PartitionWriter(WrittenLog):
         )
         for segment in state.unsynced:
             self._syncer.sealed(segment)
+        self._acks_wait = config.flush_messages == 1
         self.apply_config(config)
         self.high_watermark = state.synced.offset if self._acks_wait else self.next_offset
 
@@ -126,6 +129,7 @@ class PartitionWriter(WrittenLog):
         """Take new settings; they hold from the next append on."""
         with self.lock:
             self.config = config
+            published = self._acks_wait == (config.flush_messages == 1)
             self._acks_wait = config.flush_messages == 1
             self._timestamp_type = LOG_APPEND_TIME if config.log_append_time else CREATE_TIME
             self._codec = codecs.NAMES.get(config.compression_type, 0)
@@ -138,6 +142,8 @@ class PartitionWriter(WrittenLog):
             if config.key_index_enable and self._active.keys is None and self._active.size == 0:
                 self._active.keys = ActiveKeyIndex()
             self._set_roll_limits()
+            if not published:
+                self._write_tail()  # how far readers in other processes may go has changed
 
     def _set_roll_limits(self) -> None:
         """The roll policy as numbers, so that nearly every append only makes a few comparisons."""
@@ -367,6 +373,8 @@ class PartitionWriter(WrittenLog):
         if self._before_first_write is not None:
             self._before_first_write()
             self._before_first_write = None
+            if self._acks_wait and self._tail.high_watermark < 0:
+                self._write_tail()  # without one a reader beside would go to the written end
             self._written = True
 
     # -- roll --------------------------------------------------------------------------------------
@@ -443,6 +451,11 @@ class PartitionWriter(WrittenLog):
         end = self.next_offset
         self._syncer.wait(end, at_least_one_round=self._syncer.behind)
         return self._syncer.end.offset
+
+    def settle_sealed(self) -> None:
+        """Make sealed segments, and the producer snapshots between them, durable."""
+        if self._syncer.behind:
+            self.flush()
 
     def _written_end(self) -> SyncedEnd:
         self._unflushed_records = 0

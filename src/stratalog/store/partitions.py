@@ -306,6 +306,7 @@ class Partitions:
         writer = self.writer(name, partition)
         with self.lock:
             where = self.place(name, partition)[0]
+            writer.settle_sealed()  # the producers' state at the new start must outlive what is deleted
             hidden = writer.advance_log_start(before_offset)
             starts = where.read_offsets(logdir.LOG_START)
             starts[(name, partition)] = writer.log_start_offset
