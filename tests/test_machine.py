@@ -25,7 +25,7 @@ from stratalog.errors import OffsetOutOfRangeError
 from stratalog.testing import SimulatedCrash
 from tests.crash.driver import Driver, Log, last_batches, open_transactions
 
-EXAMPLES = int(os.environ.get("STRATALOG_MACHINE", "40"))
+EXAMPLES = int(os.environ.get("STRATALOG_MACHINE", "150"))
 STEPS = 60
 
 LOGS: tuple[Log, ...] = (("m", 0), ("m", 1))

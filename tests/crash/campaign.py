@@ -41,7 +41,6 @@ class Tally:
 def judge_survivor(driver: Driver, mode: SurvivorMode, seed: int, *, deep: bool = True) -> None:
     """Boot what a crash of this kind leaves now, judge it, work on it, crash it again, stop, start, judge."""
     rng = random.Random(seed)
-    driver.look()
     after = driver.branch(driver.fs.survivor(mode, rng), power_cut=mode != "kill")
     after.restart()
     after.check_doors(arrow=deep)
@@ -83,6 +82,7 @@ def every_call(
         if point % every != first or at not in call or (stop_at_first and tally.failures):
             return
         tally.points += 1
+        driver.look()
         for mode in modes:
             for seed in range(seeds if mode in ("torn", "reorder") else 1):
                 state = point * 1000 + seed

@@ -37,12 +37,12 @@ def test_crash_at_every_call(mode: SurvivorMode) -> None:
 @pytest.mark.parametrize("mode", ["kill", "drop", "torn", "reorder"])
 def test_crash_during_the_restart(mode: SurvivorMode) -> None:
     """The restart after a crash is itself cut short, before each of its calls."""
-    first = {"kill": 30, "drop": 60, "torn": 90, "reorder": 120}[mode]
-    every = 1 if FULL else 149
+    first = {"kill": 250, "drop": 60, "torn": 320, "reorder": 170}[mode]
+    every = 1 if FULL else 397
     tally = every_call(
         Tally(), workload.run, (mode,), every=every, first=0 if FULL else first, judge=False, nested_every=1
     )
-    assert tally.states > (8000 if FULL else 40)
+    assert tally.states > (8000 if FULL else 20)
     assert not tally.failures, tally.report()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def make_batch(
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> Iterator[Store]:
     with stratalog.open(tmp_path / "data") as opened:
         yield opened
 
@@ -53,8 +54,8 @@ def topic(store: Store) -> Topic:
     return store.create_topic("t")
 
 
-def values(topic: Topic, **options: str) -> list[bytes | None]:
-    return [record.value for record in topic.read(**options)]
+def values(topic: Topic, isolation: str = "read_uncommitted") -> list[bytes | None]:
+    return [record.value for record in topic.read(isolation=isolation)]
 
 
 @pytest.mark.parametrize("codec", range(5))

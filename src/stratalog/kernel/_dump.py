@@ -27,6 +27,7 @@ if cython.compiled:
     from cython.cimports.stratalog.kernel._dump_read import (
         add64,
         big_endian,
+        character_length,
         int32,
         next_header,
         next_record,
@@ -43,6 +44,7 @@ else:
     from stratalog.kernel._dump_read import (
         add64,
         big_endian,
+        character_length,
         int32,
         next_header,
         next_record,
@@ -168,50 +170,6 @@ def _valid_utf8(
 
 
 @cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _goes_on(
-    src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, end: cython.Py_ssize_t
-) -> cython.bint:
-    """Whether a continuation byte is at p."""
-    return p < end and (src[p] & 0xC0) == 0x80
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _sequence_length(
-    src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, end: cython.Py_ssize_t
-) -> cython.int:
-    """Bytes of the character at p, or minus the bytes that Java replaces by one U+FFFD.
-
-    Java takes back as much as could still have become a character, and it looks for surrogates only in
-    a whole three-byte form: ED A0 80 is one mistake of three bytes there and three of one in Python.
-    """
-    b: cython.int = src[p]
-    c: cython.int
-    if b < 0x80:
-        return 1
-    if b < 0xC2 or b > 0xF7:
-        return -1
-    if b < 0xE0:
-        return 2 if _goes_on(src, p + 1, end) else -1
-    if not _goes_on(src, p + 1, end):
-        return -1
-    c = src[p + 1]
-    if b < 0xF0:
-        if b == 0xE0 and c < 0xA0:
-            return -1
-        if not _goes_on(src, p + 2, end):
-            return -2
-        return -3 if b == 0xED and c > 0x9F else 3
-    if b > 0xF4 or (b == 0xF0 and c < 0x90) or (b == 0xF4 and c > 0x8F):
-        return -1
-    if not _goes_on(src, p + 2, end):
-        return -2
-    return 4 if _goes_on(src, p + 3, end) else -3
-
-
-@cython.cfunc
 @cython.exceptval(check=False)
 def _string(
     dst: cython.pointer[cython.uchar],
@@ -236,7 +194,7 @@ def _string(
             o += 1
             p += 1
             continue
-        k = _sequence_length(src, p, end)
+        k = character_length(src, p, end)
         if k < 0:
             dst[o] = 0xEF
             dst[o + 1] = 0xBF

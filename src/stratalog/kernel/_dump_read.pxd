@@ -7,3 +7,4 @@ cdef long long varint(const unsigned char *src, Py_ssize_t p, Py_ssize_t end, lo
 cdef long long varlong(const unsigned char *src, Py_ssize_t p, Py_ssize_t end, long long *st) noexcept
 cdef int next_record(const unsigned char *src, long long *st) noexcept
 cdef int next_header(const unsigned char *src, long long *st) noexcept
+cdef int character_length(const unsigned char *src, Py_ssize_t p, Py_ssize_t end) noexcept

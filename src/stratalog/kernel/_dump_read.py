@@ -323,3 +323,50 @@ def read_records(view, state, records) -> int:
         st[at.BODY] = st[at.R_NEXT]
     st[at.DETAIL] = greatest
     return at.DONE
+
+
+# -- text in ---------------------------------------------------------------------------------------------
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _goes_on(
+    src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.bint:
+    """Whether a continuation byte is at p."""
+    return p < end and (src[p] & 0xC0) == 0x80
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def character_length(
+    src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.int:
+    """Bytes of the character at p, or minus the bytes that Java replaces by one U+FFFD.
+
+    Java takes back as much as could still have become a character, and it looks for surrogates only in
+    a whole three-byte form: ED A0 80 is one mistake of three bytes there and three of one in Python.
+    """
+    b: cython.int = src[p]
+    c: cython.int
+    if b < 0x80:
+        return 1
+    if b < 0xC2 or b > 0xF7:
+        return -1
+    if b < 0xE0:
+        return 2 if _goes_on(src, p + 1, end) else -1
+    if not _goes_on(src, p + 1, end):
+        return -1
+    c = src[p + 1]
+    if b < 0xF0:
+        if b == 0xE0 and c < 0xA0:
+            return -1
+        if not _goes_on(src, p + 2, end):
+            return -2
+        return -3 if b == 0xED and c > 0x9F else 3
+    if b > 0xF4 or (b == 0xF0 and c < 0x90) or (b == 0xF4 and c > 0x8F):
+        return -1
+    if not _goes_on(src, p + 2, end):
+        return -2
+    return 4 if _goes_on(src, p + 3, end) else -3

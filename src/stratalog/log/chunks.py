@@ -214,7 +214,7 @@ def _fill(file: File, size: int, position: int, buffers: list[bytearray]) -> byt
 
 
 def _error(segment: Segment, scan: Scan, position: int) -> CorruptionError | UnsupportedFormat:
-    if scan.stop is Stop.UNSUPPORTED:
+    if scan.stop is Stop.UNSUPPORTED and not segment.contiguous:
         return UnsupportedFormat(f"{segment.path()} at byte {position}: {scan.reason}")
     reason = scan.reason
     if scan.stop is Stop.PARTIAL:

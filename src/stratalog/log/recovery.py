@@ -275,7 +275,7 @@ class _Recovery:
             end_position, end_offset = self._scan(activation, segment, position, offset)
             last = at == len(segments) - 1
             broken = end_position < segment.size
-            if not broken and not last and not self._follows(segments[at + 1], end_offset):
+            if not broken and not last and not self._follows(segment, segments[at + 1], end_offset):
                 broken = True
             if broken:
                 self._cut(segments, at, end_position, end_offset)
@@ -294,13 +294,25 @@ class _Recovery:
             at += 1
             position, offset = 0, segments[at].base_offset
 
-    def _follows(self, segment: Segment, offset: int) -> bool:
-        """Whether ``segment`` may come after a segment that ends at ``offset``."""
-        return segment.base_offset == offset or (self.how.foreign and segment.base_offset > offset)
+    def _follows(self, segment: Segment, following: Segment, offset: int) -> bool:
+        """Whether ``following`` may come after ``segment``, which ends at ``offset``."""
+        return following.base_offset == offset or (
+            following.base_offset > offset and self._gaps_allowed(segment)
+        )
+
+    def _gaps_allowed(self, segment: Segment) -> bool:
+        """Whether offsets may be missing: another broker may have cleaned it, or its seal says so."""
+        if self.how.foreign:
+            return True
+        try:
+            seal = parse_seal(self.fs.read_file(segment.path("seal")))
+        except (FileNotFoundError, FormatError):
+            return False
+        return seal.size_bytes == segment.size and not seal.contiguous
 
     def _scan(self, activation: Activation, segment: Segment, position: int, offset: int) -> tuple[int, int]:
         """Check every batch from ``position`` on; returns where the good part ends, and its next offset."""
-        expect = None if self.how.foreign else offset
+        expect = None if self._gaps_allowed(segment) else offset
         with segment.open_log() as file:
             for at, data, scan in scan_file(file, position, segment.size, check_crc=True, expect=expect):
                 if scan.stop is Stop.UNSUPPORTED:

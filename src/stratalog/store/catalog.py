@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stratalog.config import BrokerConfig, TopicConfig, topic_config
+from stratalog.errors import CorruptionError
 from stratalog.format.metadata import new_id
-from stratalog.format.settings import Settings, TopicSettings, newest
+from stratalog.format.settings import FILE_NAME, Settings, TopicSettings, newest
 from stratalog.store.logdir import LogDir
 
 NO_POLICY: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
@@ -43,9 +44,19 @@ class TopicEntry:
         self.id = self.id or new_id()
 
 
-def load(dirs: list[LogDir]) -> tuple[Settings, dict[str, TopicEntry]]:
-    """The newest settings among the directories, and every topic, known or found."""
+def load(dirs: list[LogDir], *, read_only: bool) -> tuple[Settings, dict[str, TopicEntry]]:
+    """The newest settings among the directories, and the topics in them.
+
+    A writer does not go on without settings that are there and damaged: it would overwrite them.
+    """
     settings = newest(found for found in (each.read_settings() for each in dirs) if found is not None)
+    damaged = [each for each in dirs if settings is None and each.has_settings]
+    if damaged and not read_only:
+        raise CorruptionError(
+            "no copy of the store's settings can be read; move the file away to go on with every topic's"
+            " data and without its settings",
+            path=damaged[0].file(FILE_NAME),
+        )
     settings = settings or Settings()
     topics = {
         name: TopicEntry(name, known.id, known.partitions, dict(known.config))

@@ -79,7 +79,7 @@ class Partitions:
     def load(self) -> None:
         """Read settings and listings anew: which topics there are and where their partitions lie."""
         with self.lock:
-            self.settings, entries = catalog.load(self.online())
+            self.settings, entries = catalog.load(self.online(), read_only=self.read_only)
             for each in self.online():
                 listing: dict[tuple[str, int], str] = {}
                 self.try_dir(each, partial(_list_partitions, each, listing))
