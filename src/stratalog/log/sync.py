@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import NamedTuple
 
 from stratalog.errors import ReadOnlyError
@@ -58,6 +57,7 @@ class Syncer:
         self._syncing = False
         self._failure: BaseException | None = None
         self._unsynced: list[Segment] = []
+        self._dropped: set[int] = set()
         self._directory_dirty = False
         self.end = end
 
@@ -69,6 +69,7 @@ class Syncer:
     def dropped(self, segments: list[Segment]) -> None:
         """These segments were deleted; nothing of them needs to be synced any more. Under the lock."""
         self._unsynced = [segment for segment in self._unsynced if segment not in segments]
+        self._dropped.update(segment.base_offset for segment in segments)
 
     @property
     def behind(self) -> bool:
@@ -110,8 +111,11 @@ class Syncer:
             self._sync_sealed(segment)
         if directory_dirty:
             self._context.fs.sync_dir(self._directory)
-        with suppress(FileNotFoundError):  # rolled and deleted while we synced the others
+        try:
             self._sync(f"{self._directory}/{segment_name(end.base_offset)}.log")
+        except FileNotFoundError:
+            if end.base_offset not in self._dropped:
+                raise  # else it was rolled and deleted while we synced the others
         with self._lock:
             self.end = max(self.end, end, key=lambda known: (known.offset, known.base_offset))
             self._on_synced(self.end)
