@@ -117,7 +117,9 @@ def test_following_until_interrupted(tmp_path, partitions):
     stratalog(tmp_path, "topic", "create", "t", "--partitions", partitions)
     stratalog(tmp_path, "append", "t", stdin="before\n")
     env = os.environ | {"STRATALOG_DATA": str(tmp_path)}
-    command = [sys.executable, "-m", "stratalog.cli", "read", "t", "--follow", "--from", "earliest"]
+    # A shell starts what runs in the background with SIGINT ignored, and children inherit that.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "stratalog.cli"]
+    command += ["read", "t", "--follow", "--from", "earliest"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
     ) as reader:
