@@ -329,6 +329,7 @@ def encode_tuples(
     stamp: object
     written: bytes
     header_parts: list | None = None
+    empty: tuple = ()  # there is one empty tuple: comparing by identity spares a call for each record
     if start < 0 or start >= len(records):
         raise ValueError("encode_tuples: no records")
     if max_bytes > 0x7FFFFFFF:
@@ -355,7 +356,7 @@ def encode_tuples(
         else:
             timestamp = _timestamp(stamp, i)
         written = NO_HEADERS
-        if headers is not None and headers != ():
+        if headers is not None and headers is not empty and headers != ():
             written = _header_bytes(headers, i)
             if header_parts is None:
                 header_parts = [NO_HEADERS] * cython.cast(cython.Py_ssize_t, number)
