@@ -30,7 +30,9 @@ def run(plan: Plan) -> list[Section]:
     plain.notes.append(
         "From lists of prepared Python objects; the Arrow row is shown apart and judged by no bar."
     )
-    plain.notes.append("lmdb with writemap may be ruined by a power cut, which no other store here is.")
+    plain.notes.append(
+        "lmdb with writemap may be ruined by a power cut, and SQLite with synchronous=OFF may be too."
+    )
     riskier = [*PEER_NAMES, LmdbWritemap.name]
     plain.bars = [
         ratio_bar(plain, "rate", Stratalog.name, PEER_NAMES, 5, "batches, against the best peer"),
