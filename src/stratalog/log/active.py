@@ -233,15 +233,6 @@ class ActiveSegment(Segment):
             )
         fs.write_file(self.path("seal"), seals.pack(seal), sync=False)
 
-    def sidecar_paths(self) -> list[str]:
-        """The files `write_sidecars` may have written, for syncing."""
-        kinds = ["index", "timeindex", "seal"]
-        if self.aborted_txns:
-            kinds.append("txnindex")
-        if self.keys is not None:
-            kinds.append("keyindex")
-        return [self.path(kind) for kind in kinds]
-
     def sealed(self) -> Segment:
         """The same segment as a sealed one."""
         self.context.cache.forget(self.path())  # what recovery read of it is out of date

@@ -12,6 +12,7 @@ offset that a reader may have seen is never given out again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog import kernel
@@ -202,44 +203,19 @@ class Appender(WrittenLog):
                 if record[1] is None:
                     raise self.admission.keyless()
 
-        def encode(start: int, base_offset: int, now_ms: int) -> tuple[Encoded, int]:
-            return batches.encode_records(
-                records,
-                start,
-                base_offset=base_offset,
-                leader_epoch=self.leader_epoch,
-                now_ms=now_ms,
-                timestamp_type=self._timestamp_type,
-                codec=self._codec,
-                level=self._level,
-                max_bytes=self.admission.max_batch_bytes,
-            )
-
-        return self._append_encoded(encode, len(records), sync)
+        return self._append_encoded(partial(batches.encode_records, records), len(records), sync)
 
     def append_arrow(self, table: pa.RecordBatch, sync: bool = False) -> AppendedRange:
         """Append the rows of an Arrow record batch in order."""
         if self.admission.needs_key and ("key" not in table.schema.names or table.column("key").null_count):
             raise self.admission.keyless()
 
-        def encode(start: int, base_offset: int, now_ms: int) -> tuple[Encoded, int]:
-            return batches.encode_arrow(
-                table,
-                start,
-                base_offset=base_offset,
-                leader_epoch=self.leader_epoch,
-                now_ms=now_ms,
-                timestamp_type=self._timestamp_type,
-                codec=self._codec,
-                level=self._level,
-                max_bytes=self.admission.max_batch_bytes,
-            )
-
-        return self._append_encoded(encode, table.num_rows, sync)
+        return self._append_encoded(partial(batches.encode_arrow, table), table.num_rows, sync)
 
     def _append_encoded(
-        self, encode: Callable[[int, int, int], tuple[Encoded, int]], total: int, sync: bool
+        self, encode: Callable[..., tuple[Encoded, int]], total: int, sync: bool
     ) -> AppendedRange:
+        """Batch after batch from ``encode(start, …)``, which also says where the next one begins."""
         done = 0
         with self.lock:
             if self._unusable is not None or self._before_first_write is not None:
@@ -247,7 +223,16 @@ class Appender(WrittenLog):
             first = self.next_offset
             while done < total:
                 now = self._now_ms()
-                encoded, done = encode(done, self.next_offset, now)
+                encoded, done = encode(
+                    done,
+                    base_offset=self.next_offset,
+                    leader_epoch=self.leader_epoch,
+                    now_ms=now,
+                    timestamp_type=self._timestamp_type,
+                    codec=self._codec,
+                    level=self._level,
+                    max_bytes=self.admission.max_batch_bytes,
+                )
                 self.admission.check_timestamps(encoded.min_timestamp, encoded.max_timestamp, now)
                 active = self.write(
                     encoded.data,

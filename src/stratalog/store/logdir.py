@@ -19,7 +19,7 @@ from stratalog.format.metadata import MetaProperties
 from stratalog.format.settings import Settings
 from stratalog.fs import FileSystem, Lock
 from stratalog.log.context import LogContext
-from stratalog.log.names import parse_partition_dir
+from stratalog.log.names import parse_partition_dir, partition_dir
 
 LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
@@ -204,7 +204,7 @@ class LogDir:
 
     def create_partition(self, topic: str, partition: int, topic_id: uuid.UUID) -> str:
         """A new, empty partition directory, durable on return; one a crash left unfinished is finished."""
-        directory = self.file(f"{topic}-{partition}")
+        directory = self.file(partition_dir(topic, partition))
         if not self._fs.exists(directory):
             self._forget_offsets(topic, partition)
             self._fs.make_dir(directory)
