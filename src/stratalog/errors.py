@@ -19,6 +19,8 @@
     │   ├── DiskFullError             heals when there is room
     │   ├── SyncFailedError           after a failed fsync nothing is acknowledged
     │   └── LogDirOfflineError        one directory failed; the others go on
+    ├── ArchiveError                  the object store said no, or does not hold what it should: which object
+    │   └── ArchiveConflictError      another store, or another process of this one, writes this archive
     ├── StoreError
     │   ├── StoreLockedError          another process writes here: who, and how to reach it
     │   ├── ReadOnlyError             a change was asked of a read-only store
@@ -128,6 +130,23 @@ class SyncFailedError(StorageError):
 
 class LogDirOfflineError(StorageError):
     """A log directory failed; its partitions are offline."""
+
+
+class ArchiveError(StratalogError):
+    """The object store failed a request, or does not hold what its manifest says. ``url`` is the object."""
+
+    def __init__(self, reason: str, *, url: str = "") -> None:
+        super().__init__(f"{url}: {reason}" if url else reason)
+        self.reason = reason
+        self.url = url
+
+
+class ArchiveConflictError(ArchiveError):
+    """Somebody else writes this partition's archive. ``owner`` is the id of that store."""
+
+    def __init__(self, reason: str, *, url: str = "", owner: str = "") -> None:
+        super().__init__(reason, url=url)
+        self.owner = owner
 
 
 class StoreError(StratalogError):

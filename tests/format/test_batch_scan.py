@@ -261,3 +261,29 @@ def test_validate_sizes_and_keys() -> None:
         assert (scan.header(0).codec, scan.header(0).min_timestamp) == (codec, 1000)
         with pytest.raises(CorruptionError):
             batch.validate(packed, max_bytes=1 << 20, max_decompressed_bytes=20)
+
+
+@given(st.integers(0, 2**62), st.integers(1, 30))
+def test_a_peek_says_what_a_scan_says(base_offset: int, count: int) -> None:
+    data = bytes(encode(count, base_offset))
+    header = batch.scan(data).header(0)
+    for cut in (data, data[: batch.HEADER_SIZE], memoryview(data)):
+        assert batch.peek(cut) == (base_offset, len(data), base_offset + count - 1, header.max_timestamp)
+    assert batch.peek(data[: batch.HEADER_SIZE - 1]) is None
+
+
+@pytest.mark.parametrize(
+    ("fmt", "position", "value"),
+    [
+        (">q", 0, -1),
+        (">i", 8, -1),
+        (">i", 8, 0),
+        (">i", 8, 48),
+        (">b", 16, 1),
+        (">b", 16, -1),
+        (">i", 23, -1),
+    ],
+    ids=["base offset", "length", "no length", "too short", "magic 1", "magic -1", "delta"],
+)
+def test_a_peek_at_what_cannot_be_a_header(fmt: str, position: int, value: int) -> None:
+    assert batch.peek(patched(encode(), fmt, position, value)) is None

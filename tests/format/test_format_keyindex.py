@@ -53,6 +53,24 @@ def test_lookups_agree_with_a_dictionary(hashes: list[int], absent: int) -> None
     assert not index.matches(0, 0xDEADBEEF)
 
 
+@given(st.lists(st.integers(0, (1 << 64) - 1), max_size=1500))
+def test_all_entries_come_back_in_log_order(hashes: list[int]) -> None:
+    assert reader(pack(hashes)).in_offset_order() == (
+        array("Q", hashes),
+        array("q", range(BASE, BASE + len(hashes))),
+    )
+
+
+def test_many_entries_come_back_too() -> None:
+    rng = random.Random(1)
+    hashes = [rng.getrandbits(64) for _ in range(30_000)]
+    assert reader(pack(hashes)).in_offset_order()[0] == array("Q", hashes)
+    bad = bytearray(pack(hashes))
+    bad[20_000] ^= 1
+    with pytest.raises(CorruptionError):
+        reader(bad).in_offset_order()
+
+
 @pytest.mark.parametrize("shape", ["even", "low", "high", "hot"])
 def test_any_shape_of_hashes_is_found(shape: str) -> None:
     rng = random.Random(3)

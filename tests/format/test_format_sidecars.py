@@ -108,7 +108,13 @@ topics = st.dictionaries(
     st.builds(TopicSettings, st.uuids(), st.integers(0, 1000), st.dictionaries(texts, texts, max_size=4)),
     max_size=5,
 )
-all_settings = st.builds(Settings, count, topics, st.dictionaries(texts, texts, max_size=4))
+all_settings = st.builds(
+    Settings,
+    count,
+    topics,
+    st.dictionaries(texts, texts, max_size=4),
+    st.lists(st.uuids(), max_size=2).map(tuple),
+)
 
 SETTINGS = Settings(
     generation=7,

@@ -202,6 +202,21 @@ def test_stat(fs: FileSystem, root: str) -> None:
     assert fs.stat(f"{root}/f").inode != found.inode
 
 
+def test_set_mtime(fs: FileSystem, root: str) -> None:
+    moment = 1_600_000_000_123_456_789
+    fs.write_file(f"{root}/f", b"12345", sync=True)
+    fs.set_mtime_ns(f"{root}/f", moment)
+    assert fs.stat(f"{root}/f").mtime_ns == moment
+    assert fs.stat(f"{root}/f").size == 5
+    fs.rename(f"{root}/f", f"{root}/g")
+    assert fs.stat(f"{root}/g").mtime_ns == moment
+    with fs.open(f"{root}/g", "w") as file:
+        file.pwrite(b"6", 5)
+    assert fs.stat(f"{root}/g").mtime_ns > moment
+    with pytest.raises(FileNotFoundError):
+        fs.set_mtime_ns(f"{root}/f", moment)
+
+
 def test_rename_replaces(fs: FileSystem, root: str) -> None:
     fs.write_file(f"{root}/old", b"old", sync=False)
     fs.write_file(f"{root}/new", b"new", sync=False)
@@ -371,6 +386,7 @@ def random_step(rng: random.Random, fs: FileSystem, root: str) -> object:
         lambda: fs.sync_dir(first),
         lambda: fs.write_atomic(first, data),
         lambda: fs.stat(first).is_dir or fs.stat(first).size,
+        lambda: fs.set_mtime_ns(first, at),
         lambda: change(True),
         lambda: change(False),
     ]
@@ -397,3 +413,17 @@ def test_memory_answers_as_the_system_does(seed: int) -> None:
             ours = random_step(random.Random(f"{seed} {step}"), memory, "/root")
             systems = random_step(random.Random(f"{seed} {step}"), real, directory)
             assert ours == systems, step
+
+
+def test_reserved_space_cannot_be_seen(fs: FileSystem, root: str) -> None:
+    with fs.open(f"{root}/f", "x") as file:
+        file.pwrite(b"abc", 0)
+        before = fs.stat(f"{root}/f").size
+        assert isinstance(file.reserve(3, 1 << 20), bool)
+        assert file.size() == fs.stat(f"{root}/f").size == before
+        assert file.pread(100, 0) == b"abc"
+        file.pwrite(b"def", 3)
+        file.sync()
+        file.truncate(6)
+        assert file.pread(100, 0) == fs.read_file(f"{root}/f") == b"abcdef"
+    assert file.reserve(0, 10) is False  # closed: a hint does not raise

@@ -226,3 +226,26 @@ def test_the_hot_path_adds_little_to_the_system_call(tmp_path: Path) -> None:
         ours = min(timeit.repeat(lambda: file.pwrite(data, 0), number=2000, repeat=15)) / 2000
     # A tenth of a microsecond where it is quiet; the bound leaves room for a busy machine.
     assert ours - bare < 1e-6, (bare, ours)
+
+
+def test_reserved_space_is_taken_and_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    with RealFileSystem().open(str(path), "x") as file:
+        file.pwrite(b"x" * 5000, 0)
+        file.sync()
+        small = path.stat().st_blocks
+        if not file.reserve(5000, 4 << 20):
+            return  # this filesystem has no such thing, and says so
+        assert path.stat().st_blocks * 512 >= 4 << 20
+        assert path.stat().st_size == 5000
+        file.truncate(5000)
+        assert path.stat().st_blocks <= small + 8
+
+
+def test_a_refused_reservation_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x")
+    with RealFileSystem().open(str(tmp_path / "f")) as file:
+        assert file.reserve(0, 1 << 20) is False  # opened for reading
+    with RealFileSystem().open(str(tmp_path / "f"), "w") as file:
+        assert file.reserve(0, 1 << 62) is False  # more than any disk has
+        assert file.pread(10, 0) == b"x"

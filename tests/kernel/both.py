@@ -5,6 +5,7 @@ Import ``engine`` for the kernel's functions themselves, ``either`` to run a who
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from stratalog import kernel
 from stratalog.errors import InvalidRecordError
-from stratalog.format import batch, batch_encode
+from stratalog.format import batch, batch_encode, batch_filter
 from tests.kernel.fuzz_kernel import interpreted_kernel
 
 
@@ -33,10 +34,24 @@ def engine(request: pytest.FixtureRequest) -> Any:
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The test runs once over each kernel, whatever the modules above it imported."""
     if request.param == "interpreted":
-        plain = plain_kernel()
-        for name in kernel.__all__:
-            if hasattr(plain, name):
-                monkeypatch.setattr(kernel, name, getattr(plain, name))
-        monkeypatch.setattr(batch, "encode_one", plain.encode_one)
-        monkeypatch.setattr(batch_encode, "encode_one", plain.encode_one)
+        _use_plain(monkeypatch)
     return str(request.param)
+
+
+def on_each_kernel() -> Iterator[str]:
+    """The body of a loop over this runs once over each kernel: for tests that hypothesis calls many times."""
+    yield "default"
+    with pytest.MonkeyPatch.context() as patch:
+        _use_plain(patch)
+        yield "interpreted"
+
+
+def _use_plain(patch: pytest.MonkeyPatch) -> None:
+    plain = plain_kernel()
+    for name in kernel.__all__:
+        if hasattr(plain, name):
+            patch.setattr(kernel, name, getattr(plain, name))
+    patch.setattr(batch, "encode_one", plain.encode_one)
+    patch.setattr(batch_encode, "encode_one", plain.encode_one)
+    patch.setattr(batch_filter, "KeyMap", plain.KeyMap)
+    patch.setattr(batch_filter, "DropSet", plain.DropSet)

@@ -54,7 +54,9 @@ def some_records(rng: random.Random) -> list[Record]:
 
 def some_batch(rng: random.Random, base_offset: int) -> tuple[bytes, int]:
     attributes = rng.choice((0, 0, 0, 8, 0x10, 0x20, 0x40))
-    made, count, _, _ = kernel.encode_tuples(
+    made = bytearray()
+    size, count, *_ = kernel.encode_tuples(
+        made,
         some_records(rng),
         0,
         1_700_000_000_000,
@@ -66,8 +68,8 @@ def some_batch(rng: random.Random, base_offset: int) -> tuple[bytes, int]:
         0,
         5,
     )
-    assert made is not None
-    return made, base_offset + count
+    assert count
+    return bytes(made[:size]), base_offset + count
 
 
 def fix_crc(data: bytearray, position: int, size: int) -> None:
@@ -205,6 +207,7 @@ class Drive:
         state = array("q", (0, -1, -1))
         entries = array("q", bytes(32 * n))
         self.say("index", answer(engine.index_batches, table, n, 100, 7, state, entries), state, entries)
+        self.compact(table, n)
         target = block(self.source)
         rows = table[:]
         self.say(
@@ -213,6 +216,51 @@ class Drive:
             target,
             rows,
         )
+
+    def compact(self, table: array[int], n: int) -> None:
+        """Keys collected, then the batches filtered, with room for all of it, for some or for none."""
+        rng, engine = self.rng, self.engine
+        keys = engine.KeyMap(rng.choice((32, 160, 4096)), rng.choice((0, 0, 101)), 7)
+        skip = rng.randbytes(n) if rng.random() < 0.2 else b""
+        for body in (-1, rng.choice((0, 61, len(self.source), len(self.source) + 1))):
+            state = array("q", bytes(64))
+            row = n - 1 if body >= 0 and n else 0
+            lo = rng.choice((0, 0, 3))
+            code = answer(engine.add_rows, keys, self.source, table, row, n, body, skip, lo, state)
+            self.say("add", code, state, len(keys), keys.latest_offset, keys.base_offset, bool(keys.full))
+        rows = array("q", bytes(8 * rng.randrange(3)))
+        self.say("rows", answer(engine.find_rows, table, 0, n, 0x30, rows), rows)
+        if rng.random() < 0.5:
+            keys.latest_offset = 2**63 - 1
+        drops = engine.DropSet({b"", rng.randbytes(1)}) if rng.random() < 0.5 else None
+        retention = bytes(rng.randrange(8) for _ in range(n)) if rng.random() < 0.5 else b""
+        offsets = array("q", (0, 100, 2**40))[: rng.randrange(4)]
+        rules = (
+            retention,
+            rng.choice((keys, keys, None)),
+            drops,
+            offsets,
+            rng.choice((0, 2**41)),
+            rng.choice((-1, 0, 2**62)),
+        )
+        room = len(self.source) + 10 * (len(self.source) // 7) + 61
+        for body in (-1, -1, rng.choice((0, 61))):
+            target = block(bytes(rng.choice((room, room, len(self.source), rng.randrange(200)))))
+            made = array("q", bytes(8 * WIDTH * rng.choice((n + 1, n, 1, 0))))
+            places = rng.choice((len(self.source), 64, 8, 1, 0))
+            scratch = (array("q", bytes(8 * places)), array("q", bytes(8 * places)), block(bytes(places)))
+            state = array("q", bytes(8 * 16))
+            row = n - 1 if body >= 0 and n else 0
+            while row < n:
+                before = row
+                code = answer(
+                    engine.filter_rows,
+                    *(self.source, table, row, n, body, *rules, target, made, *scratch, state),
+                )
+                row = state[3]
+                self.say("filter", code, state, target, made)
+                if code != 0 or row == before:
+                    break
 
     def decode(self, table: array[int], row: int, end: int, body: int, skip: bytes) -> None:
         rng, engine = self.rng, self.engine
@@ -261,7 +309,12 @@ def drive_encode(engine: Any, rng: random.Random) -> list[Any]:
         )
         records.insert(rng.randrange(len(records) + 1), wrong)
     limit = rng.choice((62, 100, 400, 1 << 20))
-    said.append(answer(engine.encode_tuples, records, 0, 5, limit, 9, 0, rng.choice((0, 8)), -1, -1, -1))
+    into = bytearray(rng.choice((0, 61, 100, 4096)))
+    said.append(
+        answer(engine.encode_tuples, into, records, 0, 5, limit, 9, 0, rng.choice((0, 8)), -1, -1, -1)
+    )
+    if isinstance(said[-1], tuple) and said[-1][1]:
+        said.append(bytes(into[: said[-1][0]]))
     first = records[0]
     if isinstance(first, Record):
         said.append(answer(engine.encode_one, first.value, first.key, first.headers, 5, 9, 0, 1))
@@ -311,6 +364,7 @@ def drive_encode(engine: Any, rng: random.Random) -> list[Any]:
     said.append(
         (engine.hash64(key), engine.murmur2(key), engine.partition_for_key(key, 7), engine.crc32c(key))
     )
+    said.append(engine.crc32c_combine(*(rng.getrandbits(32) for _ in range(2)), rng.getrandbits(40)))
     return said
 
 

@@ -54,11 +54,15 @@ record_lists = st.lists(st.builds(Record, blobs, blobs, headers, stamps), min_si
 @given(record_lists, st.integers(0, 2**62), st.sampled_from([0, 8, 0x10]), st.integers(70, 2000))
 def test_encoding_alike(made: list[Record], base_offset: int, attributes: int, max_bytes: int) -> None:
     args = (made, 0, 7, max_bytes, base_offset, 3, attributes, 9, 1, 5)
-    data, count, least, largest = kernel.encode_tuples(*args)
-    assert plain_kernel().encode_tuples(*args) == (data, count, least, largest)
-    if data is None:
-        assert count > max_bytes
+    data, same = bytearray(), bytearray(b"x" * 300)
+    said = size, count, _, largest, crc = kernel.encode_tuples(data, *args)
+    assert plain_kernel().encode_tuples(same, *args) == said
+    if not count:
+        assert size > max_bytes
         return
+    del data[size:], same[size:]
+    assert data == same
+    assert crc == kernel.crc32c(data)
     for one in (kernel, plain_kernel()):
         table = array("q", bytes(8 * 14))
         info = array("q", (0, 0, 0, 0, 0, 0, 0, -1, 0))
@@ -85,7 +89,9 @@ def test_encoding_alike(made: list[Record], base_offset: int, attributes: int, m
 
 def test_tuples_survive_the_collector(engine: Any) -> None:
     made = [Record(b"v%d" % i, b"k", (("h", b"x"),), i) for i in range(2000)]
-    data, count, _, _ = engine.encode_tuples(made, 0, 0, 1 << 20, 0, 0, 0, -1, -1, -1)
+    data = bytearray()
+    size, count, *_ = engine.encode_tuples(data, made, 0, 0, 1 << 20, 0, 0, 0, -1, -1, -1)
+    del data[size:]
     table = array("q", bytes(8 * 14))
     engine.scan_batches(data, 0, len(data), True, False, table, 0, array("q", (0, 0, 0, 0, 0, 0, 0, -1, 0)))
     out: list[Record] = []
@@ -99,21 +105,30 @@ def test_tuples_survive_the_collector(engine: Any) -> None:
     gc.collect()
 
 
-@pytest.mark.parametrize("change", ["shrink", "swap"])
-def test_records_changed_while_encoded(engine: Any, change: str) -> None:
-    """Headers may run any code: the list they sit in can change between sizing and filling."""
+@pytest.mark.parametrize("change", ["shrink", "grow", "swap", "cut target"])
+def test_things_changed_while_encoded(engine: Any, change: str) -> None:
+    """Headers may run any code: the list they sit in, and the buffer they go to, can change meanwhile."""
 
     class Sly(list[Any]):
         def __iter__(self) -> Any:
             if change == "shrink":
                 del records[1:]
-            else:
+            elif change == "grow":
+                records.append(Record(b"e"))
+            elif change == "swap":
                 records[0] = Record(bytes(5000))
+            else:
+                target.clear()
             return super().__iter__()
 
+    target = bytearray(1000)
     records: list[Any] = [Record(b"a"), Record(b"b"), Record(b"c", None, Sly([("k", b"v")])), Record(b"d")]
-    with pytest.raises(RuntimeError, match="changed"):
-        engine.encode_tuples(records, 0, 0, 1 << 20, 0, 0, 0, -1, -1, -1)
+    args = (target, records, 0, 0, 1 << 20, 0, 0, 0, -1, -1, -1)
+    if change == "swap":
+        assert engine.encode_tuples(*args)[1] == 4
+    else:
+        with pytest.raises(RuntimeError, match="changed"):
+            engine.encode_tuples(*args)
 
 
 @pytest.mark.parametrize("pure", ["0", "1"])

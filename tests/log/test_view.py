@@ -60,7 +60,7 @@ def test_a_directory_at_rest() -> None:
 
 
 def test_an_empty_directory() -> None:
-    assert view_of({}) == DirectoryView((), (), (), (), (), ())
+    assert view_of({}) == DirectoryView((), (), (), (), (), (), (), ())
 
 
 def test_rubbish_by_name_goes() -> None:
@@ -278,10 +278,10 @@ def replacements(draw: st.DrawFn) -> Replacement:
     kinds = {base: draw(st.sampled_from(KIND_SETS)) for base, _ in fresh}
     for base, end in fresh:
         made.add(base, end, ".cleaned", kinds[base])
-    for base, _ in reversed(fresh):
-        made.steps += [
-            Rename(file_name(base, k, ".cleaned"), file_name(base, k, ".swap")) for k in kinds[base]
-        ]
+    readied = [(base, k) for base, _ in reversed(fresh) for k in kinds[base]]
+    if draw(st.booleans()):  # our own order: every sidecar first, then the logs
+        readied.sort(key=lambda each: each[1] == "log")
+    made.steps += [Rename(file_name(b, k, ".cleaned"), file_name(b, k, ".swap")) for b, k in readied]
     made.whole_after = len(made.steps)
     for base, _ in ranges[first : last + 1]:
         plain = [k for k in KINDS if file_name(base, k) in made.entries]

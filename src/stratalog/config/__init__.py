@@ -7,6 +7,7 @@ typed), ``describe`` and ``docs/SETTINGS.md`` all come from it. Nothing here tou
 from __future__ import annotations
 
 from stratalog.config.broker import BROKER_NAMES, SETTINGS, BrokerConfig
+from stratalog.config.profiles import PROFILE, PROFILES, Profile, with_profile
 from stratalog.config.settings import LONG_MAX, Setting, Synonym, canonical, parse_value
 from stratalog.config.topic import (
     ConfigEntry,
@@ -20,9 +21,12 @@ from stratalog.config.topic import (
 __all__ = [
     "BROKER_NAMES",
     "LONG_MAX",
+    "PROFILE",
+    "PROFILES",
     "SETTINGS",
     "BrokerConfig",
     "ConfigEntry",
+    "Profile",
     "Setting",
     "Synonym",
     "TopicConfig",
@@ -32,4 +36,5 @@ __all__ = [
     "parse_overrides",
     "parse_value",
     "topic_config",
+    "with_profile",
 ]

@@ -68,6 +68,20 @@ class BrokerConfig:
             raise ConfigError(f"{name} is not a whole number")
         return value
 
+    def get_float(self, name: str) -> float:
+        """``get`` for a setting that is a number."""
+        value = self.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"{name} is not a number")
+        return float(value)
+
+    def get_bool(self, name: str) -> bool:
+        """``get`` for a setting that is true or false."""
+        value = self.get(name)
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name} is not true or false")
+        return value
+
     def override(self, setting: Setting) -> Value | None:
         """What the store says for a topic setting, None when it says nothing."""
         return self._values.get(setting.broker_name) if setting.broker_name else None

@@ -104,4 +104,53 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         synonyms=(Synonym("cleaner.max.time.ratio"),),
         ours=True,
     ),
+    _broker(
+        "log.archive.url",
+        "string",
+        "",
+        "Where topics with remote.storage.enable keep their archive: a directory, or s3://, gs:// or az:// "
+        "with bucket and prefix (credentials from the environment). Empty: a directory beside the first log "
+        "directory, named like it with .archive behind.",
+        ours=True,
+    ),
+    _broker(
+        "log.archive.cache.bytes",
+        "long",
+        256 * 2**20,
+        "The most that blocks of archived segments take, once fetched.",
+        low=8 * 2**20,
+        ours=True,
+    ),
+    _broker(
+        "log.archive.cache.dir",
+        "string",
+        "",
+        "A directory for those blocks, outside the log directories. Empty: they are kept in memory.",
+        ours=True,
+    ),
+    _broker(
+        "log.archive.timeout.ms",
+        "int",
+        60_000,
+        "How long one request to the object store may take.",
+        low=1,
+        ours=True,
+    ),
+    _broker(
+        "log.archive.retries",
+        "int",
+        5,
+        "How often a request that the object store failed to answer is sent again.",
+        low=0,
+        ours=True,
+    ),
+    _broker(
+        "log.archive.threads",
+        "int",
+        4,
+        "Requests of one upload, verification or read-ahead that are under way at the same time.",
+        low=1,
+        high=64,
+        ours=True,
+    ),
 )

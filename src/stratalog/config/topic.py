@@ -18,6 +18,7 @@ Source = Literal["topic", "broker", "default"]
 class TopicConfig:
     """Every setting of a topic, typed. The defaults are those of the table (a test keeps them equal)."""
 
+    stratalog_profile: str = "none"
     segment_bytes: int = 2**30
     segment_ms: int = 604_800_000
     segment_jitter_ms: int = 0

@@ -5,6 +5,7 @@ Each row may be overridden per topic; its ``broker_name`` sets the default for e
 
 from __future__ import annotations
 
+from stratalog.config.profiles import NO_PROFILE, PROFILE, PROFILES
 from stratalog.config.settings import LONG_MAX, Setting, SettingType, Synonym, Value
 
 _HOUR_MS = 3_600_000
@@ -37,6 +38,16 @@ def _topic(
 
 
 TOPIC_SETTINGS: tuple[Setting, ...] = (
+    _topic(
+        PROFILE,
+        "string",
+        NO_PROFILE,
+        "What kind of topic it is. Choosing a profile sets segment size and rolling as practice has them "
+        "(docs/LIFECYCLE.md lists them); what is set explicitly wins. Unsetting it takes the name away, not "
+        "the settings.",
+        choices=(NO_PROFILE, *PROFILES),
+        ours=True,
+    ),
     # Rolling: when the active segment is sealed and a new one begun.
     _topic(
         "segment.bytes",

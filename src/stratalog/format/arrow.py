@@ -10,8 +10,8 @@ first needed, so that importing this module costs nothing.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Container, Sequence
-from functools import lru_cache
+from collections.abc import Container, Mapping, Sequence
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from stratalog import kernel
@@ -45,7 +45,9 @@ _NO_Q, _NO_I, _NO_B = array("q"), array("i"), bytearray()
 _schemas: dict[tuple[str, ...], Any] = {}
 
 
-def column_types() -> dict[str, pa.DataType]:
+@cache
+def column_types() -> Mapping[str, pa.DataType]:
+    """The type of each column; made once, because making it costs more than encoding a short table."""
     import pyarrow as pa
 
     return {

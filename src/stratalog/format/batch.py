@@ -25,11 +25,14 @@ from stratalog.format.batch_decode import (
 )
 from stratalog.format.batch_encode import (
     Encoded,
+    batch_attributes,
     encode_control,
     encode_one,
     encode_records,
     recompress,
+    too_large,
     whole_crc,
+    with_codec,
 )
 from stratalog.format.batch_scan import (
     HEADER_SIZE,
@@ -38,11 +41,13 @@ from stratalog.format.batch_scan import (
     IndexColumns,
     IndexEntry,
     IndexState,
+    Peek,
     Scan,
     Stop,
     assign,
     index_columns,
     index_entries,
+    peek,
     scan,
 )
 
@@ -57,9 +62,11 @@ __all__ = [
     "IndexColumns",
     "IndexEntry",
     "IndexState",
+    "Peek",
     "Scan",
     "Stop",
     "assign",
+    "batch_attributes",
     "decode_arrow",
     "decode_control",
     "decode_keys",
@@ -71,11 +78,14 @@ __all__ = [
     "index_columns",
     "index_entries",
     "measure",
+    "peek",
     "recompress",
     "scan",
     "schema_for",
+    "too_large",
     "validate",
     "whole_crc",
+    "with_codec",
 ]
 
 

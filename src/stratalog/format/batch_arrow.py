@@ -6,29 +6,35 @@ records is an InvalidRecordError. pyarrow is imported when first needed.
 
 from __future__ import annotations
 
-import weakref
 from array import array
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stratalog import kernel
-from stratalog.errors import InvalidRecordError, RecordTooLargeError
+from stratalog.errors import InvalidRecordError
 from stratalog.format.arrow import COLUMNS, column_types
-from stratalog.format.batch_encode import Encoded, batch_attributes, finish
+from stratalog.format.batch_encode import Encoded, batch_attributes, finished, too_large
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _NO_Q, _NO_I = array("q"), array("i")
-_RECORD_ROOM = 32  # more than the varints of one record take
+_NO_BINARY = (_NO_I, b"", b"", 0)
+_WANTED = ("value", "key", "timestamp", "headers")
+_RECORD_ROOM = 36  # the varints of one record at their longest
+_HEADER_ROOM = 10  # and those of one header
+_SMALL_CHUNK = 4096  # rows; smaller ones are joined, because no batch reaches past its chunk
 
 
 class ArrowRows:
-    """A table or record batch made ready for ``encode_arrow``: checked, cast, cut into its chunks.
+    """A table or record batch made ready to be encoded: checked, cast, cut into its chunks.
 
     ``value`` is required; ``key``, ``timestamp`` and ``headers`` may be there; the other columns of a scan
     are ignored, and any other name is an InvalidRecordError.
     """
+
+    __slots__ = ("chunks", "num_rows", "starts")
 
     def __init__(self, data: pa.Table | pa.RecordBatch) -> None:
         import pyarrow as pa
@@ -41,37 +47,84 @@ class ArrowRows:
             raise InvalidRecordError("a column name twice")
         if "value" not in names:
             raise InvalidRecordError("a table of records needs a column 'value'")
-        table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
-        wanted = [name for name in ("value", "key", "timestamp", "headers") if name in names]
-        table = pa.table({name: _fitted(name, table.column(name)) for name in wanted})
-        chunks = max((table.column(name).num_chunks for name in wanted), default=0)
-        if chunks > 1 and table.num_rows // chunks < 4096:
-            table = table.combine_chunks()
-        self.num_rows: int = table.num_rows
+        columns = {name: _fitted(name, data.column(name)) for name in _WANTED if name in names}
+        self.num_rows: int = data.num_rows
         self.starts: list[int] = []
         self.chunks: list[_Chunk] = []
-        start = 0
+        if isinstance(data, pa.RecordBatch):
+            self._add(columns)
+            return
+        chunks = max(column.num_chunks for column in columns.values())
+        if chunks == 1:
+            self._add({name: column.chunk(0) for name, column in columns.items()})
+            return
+        table = pa.table(columns)
+        if chunks and self.num_rows // chunks < _SMALL_CHUNK:
+            table = table.combine_chunks()
         for batch in table.to_batches():
-            if batch.num_rows:
-                self.starts.append(start)
-                self.chunks.append(_Chunk(batch))
-                start += batch.num_rows
+            self._add({name: batch.column(name) for name in columns})
+
+    def _add(self, columns: Mapping[str, pa.Array]) -> None:
+        rows = len(columns["value"])
+        if rows:
+            self.starts.append(self.starts[-1] + self.chunks[-1].rows if self.starts else 0)
+            self.chunks.append(_Chunk(columns, rows))
 
     def __len__(self) -> int:
         return self.num_rows
 
-    def find(self, row: int) -> tuple[int, _Chunk]:
-        """The chunk that holds a row, and the row's number in it."""
-        at = bisect_right(self.starts, row) - 1
-        return row - self.starts[at], self.chunks[at]
+    def encode_into(
+        self,
+        target: bytearray,
+        row: int,
+        now_ms: int,
+        max_bytes: int,
+        base_offset: int,
+        leader_epoch: int,
+        attributes: int,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+    ) -> tuple[int, int, int, int, int]:
+        """The kernel's ``encode_tuples`` for rows: the same arguments, the same answer."""
+        if not 0 <= row < self.num_rows:
+            raise InvalidRecordError(f"no row {row} in a table of {self.num_rows}")
+        slot = bisect_right(self.starts, row) - 1
+        chunk, at = self.chunks[slot], row - self.starts[slot]
+        room = min(max_bytes, chunk.room(at))
+        if len(target) < room:
+            target.extend(bytes(room - len(target)))
+        state = array("q", bytes(64))
+        code = kernel.encode_columns(
+            target,
+            at,
+            chunk.rows,
+            max_bytes,
+            now_ms,
+            *chunk.args,
+            base_offset,
+            leader_epoch,
+            attributes,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            state,
+        )
+        if code:
+            raise InvalidRecordError(f"record {row + state[1]}: {_ENCODE_REASONS[code]}")
+        if not state[1]:
+            return state[4], 0, 0, 0, 0
+        return state[0], state[1], state[2], state[3], state[5]
 
 
-def _fitted(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column in the type the kernel reads, or an InvalidRecordError."""
+def _fitted(name: str, column: Any) -> Any:
+    """A column, chunked or not, in the type the kernel reads, or an InvalidRecordError."""
+    kind, target = column.type, column_types()[name]
+    if kind == target:
+        return column
     import pyarrow as pa
     from pyarrow import types
 
-    kind, target = column.type, column_types()[name]
     if name == "timestamp":
         kind_ok = types.is_timestamp(kind) or types.is_int64(kind) or types.is_null(kind)
     elif name == "headers":
@@ -96,44 +149,54 @@ def _fitted(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
             column = column.cast(kind.value_type)
         if types.is_fixed_size_binary(column.type):
             column = column.cast(pa.large_binary())
-        return column.cast(target, safe=name != "timestamp") if column.type != target else column
+        return column.cast(target, safe=name != "timestamp")
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidRecordError(f"column {name!r}: {kind} cannot be taken as {target}: {error}") from error
 
 
 class _Chunk:
-    """One RecordBatch as the memory the kernel reads. Keeps the batch alive."""
+    """Columns without chunks, as the memory the kernel reads. Keeps them alive."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self.batch = batch
-        self.rows: int = batch.num_rows
-        self.args: list[Any] = []
-        names = batch.schema.names
-        for name in ("value", "key"):
-            self.args += _binary_views(batch.column(name)) if name in names else (_NO_I, b"", b"", 0)
-        if "timestamp" in names:
-            column = batch.column("timestamp")
+    __slots__ = ("_columns", "_extra", "args", "rows")
+
+    def __init__(self, columns: Mapping[str, pa.Array], rows: int) -> None:
+        self._columns = columns
+        self.rows = rows
+        self._extra = 0
+        args: list[Any] = []
+        args += _binary_views(columns["value"])
+        column = columns.get("key")
+        args += _NO_BINARY if column is None else _binary_views(column)
+        column = columns.get("timestamp")
+        if column is not None:
             valid, data = column.buffers()
-            stamps = _view(data).cast("q")[column.offset : column.offset + len(column)]
-            self.args += (stamps, _bits(column, valid), column.offset)
+            stamps = _view(data).cast("q")[column.offset : column.offset + rows]
+            args += (stamps, _bits(column, valid), column.offset)
         else:
-            self.args += (_NO_Q, b"", 0)
-        if "headers" in names:
-            column = batch.column("headers")
+            args += (_NO_Q, b"", 0)
+        column = columns.get("headers")
+        if column is not None:
             valid, ends = column.buffers()[:2]
             pairs = column.values
-            views = _view(ends).cast("i")[column.offset : column.offset + len(column) + 1]
-            self.args += (views, _bits(column, valid), column.offset)
             if pairs.null_count:
                 raise InvalidRecordError("column 'headers': a header is null")
-            self.args += (*_binary_views(pairs.field(0)), *_binary_views(pairs.field(1)))
+            views = _view(ends).cast("i")[column.offset : column.offset + rows + 1]
+            args += (views, _bits(column, valid), column.offset)
+            names, contents = _binary_views(pairs.field(0)), _binary_views(pairs.field(1))
+            args += (*names, *contents)
+            self._extra = _span(names[0], 0) + _span(contents[0], 0) + _HEADER_ROOM * len(pairs)
         else:
-            self.args += (_NO_I, b"", 0, _NO_I, b"", b"", 0, _NO_I, b"", b"", 0)
-        self.per_row: int = (batch.nbytes // self.rows) + _RECORD_ROOM + 1
+            args += (_NO_I, b"", 0, *_NO_BINARY, *_NO_BINARY)
+        self.args = args
 
-    def room(self, rows: int) -> int:
-        """About what this many rows take, and some more; the kernel stops at the end anyway."""
-        return 61 + rows * self.per_row
+    def room(self, row: int) -> int:
+        """What the rows from ``row`` on take at most, as a batch; the kernel stops at the end anyway."""
+        fields = _span(self.args[0], row) + (_span(self.args[4], row) if len(self.args[4]) else 0)
+        return 61 + (self.rows - row) * _RECORD_ROOM + fields + self._extra
+
+
+def _span(ends: Any, row: int) -> int:
+    return max(int(ends[-1]) - int(ends[row]), 0)
 
 
 def _view(buffer: pa.Buffer | None) -> memoryview:
@@ -151,28 +214,6 @@ def _binary_views(column: pa.Array) -> tuple[Any, Any, Any, int]:
     cut = _view(ends)
     cut = cut[: len(cut) & ~3].cast("i")[column.offset : column.offset + len(column) + 1]
     return cut, _view(data), _bits(column, valid), column.offset
-
-
-_prepared: tuple[weakref.ref[Any], ArrowRows] | None = None
-
-
-def prepare_arrow(data: pa.Table | pa.RecordBatch | ArrowRows) -> ArrowRows:
-    """``ArrowRows`` of a table; the last one is remembered, since a table is encoded by one call a batch."""
-    global _prepared
-    if isinstance(data, ArrowRows):
-        return data
-    last = _prepared
-    if last is not None and last[0]() is data:
-        return last[1]
-    made = ArrowRows(data)
-    _prepared = (weakref.ref(data, _forget), made)
-    return made
-
-
-def _forget(reference: weakref.ref[Any]) -> None:
-    global _prepared
-    if _prepared is not None and _prepared[0] is reference:
-        _prepared = None
 
 
 _ENCODE_REASONS = {
@@ -204,37 +245,21 @@ def encode_arrow(
 
     A batch ends with its chunk of the table at the latest. A null timestamp is ``now_ms``.
     """
-    prepared = prepare_arrow(table)
-    if not 0 <= row < prepared.num_rows:
-        raise InvalidRecordError(f"no row {row} in a table of {prepared.num_rows}")
-    at, chunk = prepared.find(row)
-    state = array("q", bytes(64))
-    room = min(max_bytes, chunk.room(chunk.rows - at))
-    while True:
-        data = bytearray(max(room, 61))
-        code = kernel.encode_columns(
-            data,
-            at,
-            chunk.rows,
-            max_bytes,
-            now_ms,
-            *chunk.args,
-            base_offset,
-            leader_epoch,
-            batch_attributes(0, timestamp_type, transactional),
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            state,
-        )
-        if code:
-            raise InvalidRecordError(f"record {row + state[1]}: {_ENCODE_REASONS[code]}")
-        if state[1]:
-            break
-        if state[4] > max_bytes:
-            raise RecordTooLargeError(
-                f"record {row}: {state[4]} bytes as a batch, more than the {max_bytes} allowed"
-            )
-        room = state[4]  # one record far above the average
-    del data[state[0] :]
-    return finish(data, state[1], state[2], state[3], base_offset, codec, level), row + state[1]
+    rows = table if isinstance(table, ArrowRows) else ArrowRows(table)
+    data = bytearray()
+    size, count, least, largest, crc = rows.encode_into(
+        data,
+        row,
+        now_ms,
+        max_bytes,
+        base_offset,
+        leader_epoch,
+        batch_attributes(0, timestamp_type, transactional),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+    )
+    if not count:
+        raise too_large(row, size, max_bytes)
+    del data[size:]
+    return finished(data, count, least, largest, crc, base_offset, codec, level), row + count

@@ -18,7 +18,7 @@ from stratalog.format.batch_scan import HEADER_SIZE, Buffer, Scan, as_view
 from stratalog.model import LOG_APPEND_TIME, Record
 
 _CRC_FROM = 21
-_DIRECT_CRC = 4096  # up to here a second pass is cheaper than joining two CRCs
+_FIRST_ROOM = 4096  # what a batch of a few records takes; the kernel lets the buffer grow
 
 kernel.use_error(InvalidRecordError)
 
@@ -40,10 +40,8 @@ class Encoded(NamedTuple):
     crc: int
 
 
-def whole_crc(data: bytes | bytearray) -> int:
+def whole_crc(data: Buffer) -> int:
     """The CRC-32C of a whole batch, from the one it carries."""
-    if len(data) <= _DIRECT_CRC:
-        return kernel.crc32c(data)
     head = kernel.crc32c(data[:_CRC_FROM])
     return kernel.crc32c_combine(head, int.from_bytes(data[17:21], "big"), len(data) - _CRC_FROM)
 
@@ -94,7 +92,9 @@ def encode_records(
     """
     if not isinstance(records, list):
         records = list(records)
-    data, count, least, largest = kernel.encode_tuples(
+    data = bytearray(_FIRST_ROOM)
+    size, count, least, largest, crc = kernel.encode_tuples(
+        data,
         records,
         start,
         now_ms,
@@ -106,26 +106,33 @@ def encode_records(
         producer_epoch,
         base_sequence,
     )
-    if data is None:
-        raise RecordTooLargeError(
-            f"record {start}: {count} bytes as a batch, more than the {max_bytes} allowed"
-        )
-    return finish(data, count, least, largest, base_offset, codec, level), start + count
+    if not count:
+        raise too_large(start, size, max_bytes)
+    del data[size:]
+    return finished(data, count, least, largest, crc, base_offset, codec, level), start + count
 
 
-def finish(
-    data: bytes | bytearray,
+def finished(
+    data: bytearray,
     count: int,
     least: int,
     largest: int,
+    crc: int,
     base_offset: int,
     codec: int,
     level: int | None,
 ) -> Encoded:
+    """What the kernel encoded, compressed where that is asked for."""
     if codec:
         data = with_codec(data, codec, level)
+        crc = whole_crc(data)
     last = base_offset + count - 1
-    return Encoded(data, base_offset, last, count, least, largest, last, whole_crc(data))
+    return Encoded(data, base_offset, last, count, least, largest, last, crc)
+
+
+def too_large(index: int, size: int, max_bytes: int) -> RecordTooLargeError:
+    """The error for a record that does not even fit in a batch of its own."""
+    return RecordTooLargeError(f"record {index}: {size} bytes as a batch, more than the {max_bytes} allowed")
 
 
 def encode_control(
@@ -145,12 +152,12 @@ def encode_control(
     record = Record(
         struct.pack(">hi", 0, coordinator_epoch), struct.pack(">hh", 0, kinds[marker]), (), timestamp
     )
-    data, _, _, _ = kernel.encode_tuples(
-        [record], 0, timestamp, 1 << 20, base_offset, leader_epoch, 0x30, producer_id, producer_epoch, -1
+    data = bytearray(_FIRST_ROOM)
+    size, *_ = kernel.encode_tuples(
+        *(data, [record], 0, timestamp, _FIRST_ROOM),
+        *(base_offset, leader_epoch, 0x30, producer_id, producer_epoch, -1),
     )
-    if data is None:
-        raise AssertionError("a marker fits in a mebibyte")
-    return bytes(data)
+    return bytes(data[:size])
 
 
 def recompress(buf: Buffer, scan: Scan, i: int, codec: int, level: int | None = None) -> bytes:

@@ -23,6 +23,7 @@ preallocated tail (ZERO) or bytes that fail their CRC (CORRUPT); a scan says whi
 from __future__ import annotations
 
 import enum
+import struct
 import zlib
 from array import array
 from collections.abc import Iterator
@@ -191,6 +192,28 @@ class Scan:
     def __repr__(self) -> str:
         why = f": {self.reason}" if self.reason else ""
         return f"Scan({self.n} batches, end={self.end}, {self.stop.name}{why})"
+
+
+class Peek(NamedTuple):
+    """What a header says of its batch, before anything of it has been checked against the records."""
+
+    base_offset: int
+    size: int
+    last_offset: int
+    max_timestamp: int
+
+
+_PEEK = struct.Struct(">qi4xb6xi8xq18x")
+
+
+def peek(header: Buffer) -> Peek | None:
+    """The header that begins ``header``; None when it is cut short or cannot be one of a batch."""
+    if len(header) < HEADER_SIZE:
+        return None
+    base_offset, length, magic, delta, max_timestamp = _PEEK.unpack_from(header)
+    if magic != MAGIC or base_offset < 0 or length < HEADER_SIZE - 12 or delta < 0:
+        return None
+    return Peek(base_offset, length + 12, base_offset + delta, max_timestamp)
 
 
 def as_view(buf: Buffer) -> memoryview:

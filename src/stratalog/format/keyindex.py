@@ -60,6 +60,7 @@ HEADER_SIZE = _HEADER.size
 _HASHES = 1 << 64
 # Guesses by value before the search falls back to halving, which cannot be led astray.
 _GUESSES = 4
+_ARROW_SORT_ROWS = 1 << 14  # below this, importing pyarrow costs more than it saves
 
 
 def file_size(count: int) -> int:
@@ -188,6 +189,20 @@ class KeyIndexReader:
             if page >= 0:
                 entries = self._page(page)
 
+    def in_offset_order(self) -> tuple[array[int], array[int]]:
+        """Every entry as ``pack`` was given it: hashes (array 'Q') and offsets (array 'q') in log order."""
+        words = array("I", b"".join(self._page(page) for page in range(self._pages)))
+        halves = array("I", bytes(self.count * 8))
+        halves[0::2], halves[1::2], relative = words[0::3], words[1::3], words[2::3]
+        hashes = array("Q", halves.tobytes())
+        if LITTLE_ENDIAN:
+            hashes.byteswap()
+            relative.byteswap()
+        offsets = array("q", relative)
+        if self.base_offset:
+            offsets = array("q", [self.base_offset + each for each in relative])
+        return _by_offset(hashes, offsets)
+
     def verify(self) -> None:
         """Read and check every page, and that entries rise across all of them."""
         before = b""
@@ -239,6 +254,23 @@ class KeyIndexReader:
         if _U32.unpack_from(data, size)[0] != crc32c(data[:size], _page_seed(self._header_crc, page)):
             raise CorruptionError(f"the CRC of page {page} does not match", position=position)
         return data[:size]
+
+
+def _by_offset(hashes: array[int], offsets: array[int]) -> tuple[array[int], array[int]]:
+    count = len(offsets)
+    if count < _ARROW_SORT_ROWS:
+        order = sorted(range(count), key=offsets.__getitem__)
+        return array("Q", map(hashes.__getitem__, order)), array("q", map(offsets.__getitem__, order))
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    offset_column = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(offsets)])
+    hash_column = pa.Array.from_buffers(pa.uint64(), count, [None, pa.py_buffer(hashes)])
+    order = pc.array_sort_indices(offset_column)
+    sorted_hashes, sorted_offsets = array("Q"), array("q")
+    sorted_hashes.frombytes(memoryview(hash_column.take(order).buffers()[1])[: 8 * count])
+    sorted_offsets.frombytes(memoryview(offset_column.take(order).buffers()[1])[: 8 * count])
+    return sorted_hashes, sorted_offsets
 
 
 def _count_up_to(entries: bytes, target: bytes) -> int:

@@ -109,6 +109,14 @@ class OffsetIndex:
         slot = bisect_right(self._offsets, offset - self.base_offset) - 1
         return self.entry(slot) if slot >= 0 else None
 
+    def around(self, offset: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+        """The last entry at or below ``offset``, and the first above it."""
+        slot = bisect_right(self._offsets, offset - self.base_offset)
+        return (
+            self.entry(slot - 1) if slot else None,
+            self.entry(slot) if slot < len(self._offsets) else None,
+        )
+
     def after_position(self, position: int) -> tuple[int, int] | None:
         """The first entry whose batch starts past ``position``: where to go on reading behind damage."""
         slot = bisect_right(self._positions, position, 0, len(self._offsets))

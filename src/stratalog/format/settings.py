@@ -13,6 +13,9 @@ The file is JSON, indented for people, with one line behind it:
     }
     crc32c: 7bff9b32
 
+While a topic is being deleted there is also ``"deleting": [its id]``: what a crash leaves of its directories
+is known by it and goes at the next start.
+
 The CRC-32C covers every byte before its own line, in lower-case hexadecimal. Every log directory has a
 copy; the highest generation wins, and the others are written anew from it.
 
@@ -49,6 +52,8 @@ class Settings:
     generation: int = 0
     topics: Mapping[str, TopicSettings] = field(default_factory=dict)
     store: Mapping[str, str] = field(default_factory=dict)
+    deleting: tuple[uuid.UUID, ...] = ()
+    """Ids of topics whose deletion is decided; directories that carry one are no topic any more."""
 
 
 def pack(settings: Settings) -> bytes:
@@ -56,12 +61,14 @@ def pack(settings: Settings) -> bytes:
         name: {"id": id_to_text(topic.id), "partitions": topic.partitions, "config": dict(topic.config)}
         for name, topic in sorted(settings.topics.items())
     }
-    content = {
+    content: dict[str, object] = {
         "version": VERSION,
         "generation": settings.generation,
         "store": dict(settings.store),
         "topics": topics,
     }
+    if settings.deleting:
+        content["deleting"] = [id_to_text(topic_id) for topic_id in settings.deleting]
     body = json.dumps(content, indent=2).encode() + b"\n"
     return body + _crc_line(body)
 
@@ -92,6 +99,7 @@ def parse(data: bytes | bytearray | memoryview) -> Settings:
         generation=_count(root.pop("generation", None), "generation"),
         topics=topics,
         store=_strings(root.pop("store", {}), "store"),
+        deleting=_ids(root.pop("deleting", [])),
     )
     _nothing_left(root, "settings")
     return settings
@@ -114,6 +122,12 @@ def _topic(name: str, value: object) -> TopicSettings:
     )
     _nothing_left(fields, f"topic {name!r}")
     return topic
+
+
+def _ids(value: object) -> tuple[uuid.UUID, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise CorruptionError("settings: deleting is not a list of ids", position=0)
+    return tuple(text_to_id(each) for each in value)
 
 
 def _object(value: object, what: str) -> dict[str, object]:

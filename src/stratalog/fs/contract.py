@@ -73,6 +73,14 @@ class File(Protocol):
     def truncate(self, size: int) -> None:
         """Cut or extend (with zeros) to ``size`` bytes; durable only after ``sync``."""
 
+    def reserve(self, offset: int, size: int) -> bool:
+        """Ask for disk space for the bytes from ``offset`` on, so that writing there is cheaper later.
+
+        A hint: it never raises and changes nothing that can be read, ``size()`` included. False when it had
+        no effect (no such thing here, or no room), and then asking again for this file is of no use. A
+        ``truncate`` to the file's own size gives back what was not used; until then it stays taken.
+        """
+
     def sync(self) -> None:
         """Return only when the contents and size of this file, whoever wrote them, survive a power cut.
 
@@ -124,6 +132,12 @@ class FileSystem(Protocol):
 
     def exists(self, path: str) -> bool:
         """Whether ``path`` names anything."""
+
+    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
+        """Set when a file was last changed, in nanoseconds since 1970; the next write moves it on.
+
+        After a power cut it may be any time the file has had: a hint, never a promise.
+        """
 
     def make_dir(self, path: str) -> None:
         """Create a directory and its parents; fine when it is there, FileExistsError when a file is.

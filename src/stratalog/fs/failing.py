@@ -33,10 +33,10 @@ from stratalog.fs.contract import (
 MUTATING = frozenset(
     {
         "create", "pwrite", "truncate", "sync", "make_dir", "rename", "link", "remove", "remove_dir",
-        "remove_tree", "sync_dir", "lock",
+        "remove_tree", "set_mtime_ns", "sync_dir", "lock",
     }
 )  # fmt: skip
-READING = frozenset({"open", "pread", "size", "list_dir", "stat", "free_bytes", "lock_holder"})
+READING = frozenset({"open", "pread", "size", "list_dir", "stat", "free_bytes", "lock_holder", "reserve"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,9 @@ class FailingFile:
     def truncate(self, size: int) -> None:
         self._fs._call("truncate", "truncate", self.path)
         self._file.truncate(size)
+
+    def reserve(self, offset: int, size: int) -> bool:
+        return self._fs._next("reserve", self.path) is None and self._file.reserve(offset, size)
 
     def sync(self) -> None:
         self._fs._sync_call("sync", self.path, self._inode)
@@ -164,6 +167,10 @@ class FailingFileSystem(ComposedOperations):
     def stat(self, path: str) -> FileStat:
         self._call("stat", "stat", path)
         return self.inner.stat(path)
+
+    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
+        self._call("set_mtime_ns", "set the time of", path)
+        self.inner.set_mtime_ns(path, mtime_ns)
 
     def make_dir(self, path: str) -> None:
         self._call("make_dir", "create directory", path)

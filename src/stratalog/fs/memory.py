@@ -84,6 +84,9 @@ class MemoryFile:
             self._node.truncate(size)
             self._node.mtime_ns = self._fs._clock()
 
+    def reserve(self, offset: int, size: int) -> bool:
+        return False
+
     def sync(self) -> None:
         with self._fs._mutex:
             self._check("sync")
@@ -248,6 +251,12 @@ class MemoryFileSystem(ComposedOperations):
             if isinstance(node, Directory):
                 return FileStat(0, node.mtime_ns, True, node.number)
             return FileStat(len(node.data), node.mtime_ns, False, node.number)
+
+    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
+        with self._mutex:
+            node = self._find(path)
+            self._step("set_mtime_ns", path)
+            node.mtime_ns = mtime_ns
 
     def make_dir(self, path: str) -> None:
         with self._mutex:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_bits
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from types import TracebackType
 
 from stratalog.errors import StorageError, SyncFailedError
@@ -31,8 +33,25 @@ _FLAGS: dict[str, int] = {
     "a": os.O_RDWR | os.O_CLOEXEC | os.O_CREAT,
 }
 
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
+
 # (device, inode) of files and directories whose fsync failed -> why.
 _Broken = dict[tuple[int, int], str]
+
+
+@cache
+def _fallocate() -> Callable[[int, int, int, int], int] | None:
+    """Linux's fallocate, which Python does not offer: `os.posix_fallocate` would change the file's size."""
+    if sys.platform != "linux" or sys.maxsize < 2**32:
+        return None
+    import ctypes
+
+    try:
+        call = ctypes.CDLL(None).fallocate
+    except (OSError, AttributeError):
+        return None
+    call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return call
 
 
 class RealFile:
@@ -88,6 +107,10 @@ class RealFile:
             os.ftruncate(self._fd, size)
         except OSError as error:
             raise self._error(error, "truncate") from error
+
+    def reserve(self, offset: int, size: int) -> bool:
+        call = _fallocate()
+        return call is not None and bool(call(self._fd, _KEEP_SIZE, offset, size) == 0)
 
     def sync(self) -> None:
         # One at a time: the kernel tells a failure once per descriptor, so of two threads syncing at the
@@ -169,6 +192,12 @@ class RealFileSystem(ComposedOperations):
         except OSError as error:
             raise storage_error(error, path, "stat") from error
         return FileStat(found.st_size, found.st_mtime_ns, stat_bits.S_ISDIR(found.st_mode), found.st_ino)
+
+    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
+        try:
+            os.utime(path, ns=(mtime_ns, mtime_ns))
+        except OSError as error:
+            raise storage_error(error, path, "set the time of") from error
 
     def make_dir(self, path: str) -> None:
         try:

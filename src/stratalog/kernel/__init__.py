@@ -10,13 +10,27 @@ from __future__ import annotations
 
 from stratalog.kernel import loader
 
-MODULES = ("_hash", "_scan", "_record", "_decode", "_encode", "_encode_arrow", "_ledger")
+MODULES = (
+    "_hash",
+    "_scan",
+    "_record",
+    "_decode",
+    "_encode",
+    "_encode_arrow",
+    "_ledger",
+    "_keys",
+    "_dedupe",
+    "_rewrite",
+    "_filter",
+)
 
 compiled: bool = loader.prepare(*MODULES)
 
 from stratalog.kernel._decode import decode_columns, decode_tuples  # noqa: E402
+from stratalog.kernel._dedupe import add_rows  # noqa: E402
 from stratalog.kernel._encode import encode_one, encode_tuples, use_error  # noqa: E402
 from stratalog.kernel._encode_arrow import encode_columns  # noqa: E402
+from stratalog.kernel._filter import blank, filter_rows, find_rows  # noqa: E402
 from stratalog.kernel._hash import (  # noqa: E402
     crc32c,
     crc32c_combine,
@@ -25,10 +39,13 @@ from stratalog.kernel._hash import (  # noqa: E402
     murmur2,
     partition_for_key,
 )
+from stratalog.kernel._keys import DropSet, KeyMap, hash_key  # noqa: E402
 from stratalog.kernel._ledger import (  # noqa: E402
     BLOCK_FULL,
     FIRST_BATCH,
     INDEX_ENTRY_DUE,
+    NEVER,
+    ROOM_DUE,
     BlockSums,
     Ledger,
     add_batches,
@@ -41,10 +58,16 @@ __all__ = [
     "FIRST_BATCH",
     "INDEX_ENTRY_DUE",
     "MODULES",
+    "NEVER",
+    "ROOM_DUE",
     "BlockSums",
+    "DropSet",
+    "KeyMap",
     "Ledger",
     "add_batches",
+    "add_rows",
     "assign_offsets",
+    "blank",
     "compiled",
     "crc32c",
     "crc32c_combine",
@@ -53,7 +76,10 @@ __all__ = [
     "encode_columns",
     "encode_one",
     "encode_tuples",
+    "filter_rows",
+    "find_rows",
     "hash64",
+    "hash_key",
     "hash_keys",
     "index_batches",
     "murmur2",

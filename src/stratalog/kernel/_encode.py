@@ -11,9 +11,12 @@ or run as it is.
 import cython
 
 if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.libc.string import memcpy
+    from cython.cimports.stratalog.kernel._hash import join
     from cython.cimports.stratalog.kernel.native import (
+        stratalog_be32,
         stratalog_crc,
         stratalog_native_init,
         stratalog_put32,
@@ -23,6 +26,8 @@ if cython.compiled:
     stratalog_native_init()
 else:
     from crc32c import crc32c as _package_crc32c
+
+    from stratalog.kernel._hash import join
 
 M64 = 0xFFFFFFFFFFFFFFFF
 HALF = 0x8000000000000000
@@ -262,6 +267,20 @@ def encode_one(
     timestamp_type: cython.int,
 ):
     """A batch of one record."""
+    return one_record(value, key, headers, timestamp, base_offset, leader_epoch, timestamp_type)
+
+
+@cython.cfunc
+def one_record(
+    value: object,
+    key: object,
+    headers: object,
+    timestamp: cython.longlong,
+    base_offset: cython.longlong,
+    leader_epoch: cython.int,
+    timestamp_type: cython.int,
+) -> bytes:
+    """`encode_one` for the kernel's other modules."""
     dst: cython.pointer[cython.uchar]
     written: bytes = NO_HEADERS
     body: cython.Py_ssize_t
@@ -291,6 +310,7 @@ def encode_one(
 
 
 def encode_tuples(
+    target: bytearray,
     records: list,
     start: cython.Py_ssize_t,
     now_ms: cython.longlong,
@@ -302,39 +322,38 @@ def encode_tuples(
     producer_epoch: cython.int,
     base_sequence: cython.int,
 ):
-    """A batch of records[start:], as many as fit in ``max_bytes``.
+    """A batch of records[start:], as many as fit in ``max_bytes``, at the beginning of ``target``.
 
-    A record is a tuple (value, key, headers, timestamp, …); what is missing at its end is as if None. Returns
-    (batch, count, least timestamp, largest timestamp); batch is None, and count its size, when not even the
-    first fits.
+    The target grows as needed and is never cut, so that one buffer serves many calls. A record is a tuple
+    (value, key, headers, timestamp, …); what is missing at its end is as if None. Returns (size of the batch,
+    records in it, least timestamp, largest timestamp, CRC-32C of the whole batch). With 0 records not even
+    the first fits, and the size is what it would take.
     """
     dst: cython.pointer[cython.uchar]
     i: cython.Py_ssize_t = start
-    p: cython.Py_ssize_t
+    p: cython.Py_ssize_t = 61
+    end: cython.Py_ssize_t
     body: cython.Py_ssize_t
-    number: cython.ulonglong = 0
-    count: cython.ulonglong
-    size: cython.Py_ssize_t = 61
-    next_size: cython.Py_ssize_t
+    count: cython.ulonglong = 0
     width: cython.Py_ssize_t
+    room: cython.Py_ssize_t
     timestamp: cython.longlong
     base_timestamp: cython.longlong = 0
     least: cython.longlong = 0
     largest: cython.longlong = 0
     time: cython.ulonglong
+    total: cython.Py_ssize_t = len(records)
     record: tuple
     key: object
     value: object
     headers: object
     stamp: object
     written: bytes
-    header_parts: list | None = None
     empty: tuple = ()  # there is one empty tuple: comparing by identity spares a call for each record
-    if start < 0 or start >= len(records):
+    if start < 0 or start >= total:
         raise ValueError("encode_tuples: no records")
     if max_bytes > 0x7FFFFFFF:
         max_bytes = 0x7FFFFFFF
-    # First the size, to the byte, and every check; then one block, filled.
     while i < len(records):
         item = records[i]
         if not isinstance(item, tuple):
@@ -358,63 +377,45 @@ def encode_tuples(
         written = NO_HEADERS
         if headers is not None and headers is not empty and headers != ():
             written = _header_bytes(headers, i)
-            if header_parts is None:
-                header_parts = [NO_HEADERS] * cython.cast(cython.Py_ssize_t, number)
-        if number == 0:
+        if count == 0:
             base_timestamp = least = largest = timestamp
         time = zigzag_difference(timestamp, base_timestamp)
-        body = _body_size(time, number, cython.cast(bytes, key), cython.cast(bytes, value), written)
-        next_size = size + varint_length(cython.cast(cython.ulonglong, body) << 1) + body
-        if next_size > max_bytes:
-            if number == 0:
-                return None, next_size, timestamp, timestamp
+        body = _body_size(time, count, cython.cast(bytes, key), cython.cast(bytes, value), written)
+        end = p + varint_length(cython.cast(cython.ulonglong, body) << 1) + body
+        if end > max_bytes:
+            if count == 0:
+                return end, 0, timestamp, timestamp, 0
             break
-        if header_parts is not None:
-            header_parts.append(written)
+        # Headers and timestamps may run any code: how large the target is, and where, is asked each time.
+        room = len(target)
+        if count and room < p:
+            raise RuntimeError("the target changed while records were encoded")
+        if end > room:
+            _grow(target, max(end, min(2 * room, max_bytes)))
+        if cython.compiled:
+            dst = cython.cast(cython.pointer[cython.uchar], PyByteArray_AS_STRING(target))
+        else:
+            dst = target
+        p = _put_record(
+            dst, p, body, time, count, cython.cast(bytes, key), cython.cast(bytes, value), written
+        )
         if timestamp < least:
             least = timestamp
         if timestamp > largest:
             largest = timestamp
-        size = next_size
-        number += 1
+        count += 1
         i += 1
-    count = number
-    if cython.compiled:
-        made: bytes = PyBytes_FromStringAndSize(cython.NULL, size)
-        dst = cython.cast(cython.pointer[cython.uchar], PyBytes_AS_STRING(made))
-    else:
-        made = dst = bytearray(size)
-    p = 61
-    for number in range(count):
-        i = start + cython.cast(cython.Py_ssize_t, number)
-        item = records[i] if i < len(records) else None
-        if not isinstance(item, tuple):
-            raise RuntimeError("records changed while they were encoded")
-        record = cython.cast(tuple, item)
-        width = len(record)
-        value = record[0] if width > 0 else None
-        key = record[1] if width > 1 else None
-        stamp = record[3] if width > 3 else None
-        if (value is not None and not isinstance(value, bytes)) or (
-            key is not None and not isinstance(key, bytes)
-        ):
-            raise RuntimeError("records changed while they were encoded")
-        timestamp = now_ms if stamp is None else _timestamp(stamp, i)
-        written = NO_HEADERS if header_parts is None else header_parts[number]
-        time = zigzag_difference(timestamp, base_timestamp)
-        body = _body_size(time, number, cython.cast(bytes, key), cython.cast(bytes, value), written)
-        if varint_length(cython.cast(cython.ulonglong, body) << 1) + body > size - p:
-            raise RuntimeError("records changed while they were encoded")
-        p = _put_record(
-            dst, p, body, time, number, cython.cast(bytes, key), cython.cast(bytes, value), written
-        )
-    if p != size:
+    if len(records) != total or len(target) < p:
         raise RuntimeError("records changed while they were encoded")
     if attributes & 8:
         least = largest = now_ms
+    if cython.compiled:
+        dst = cython.cast(cython.pointer[cython.uchar], PyByteArray_AS_STRING(target))
+    else:
+        dst = target
     put_header(
         dst,
-        size,
+        p,
         base_offset,
         leader_epoch,
         attributes,
@@ -425,7 +426,26 @@ def encode_tuples(
         producer_epoch,
         base_sequence,
     )
-    return (made if cython.compiled else bytes(made)), count, least, largest
+    return p, count, least, largest, whole_crc(dst, p)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def whole_crc(dst: cython.pointer[cython.uchar], size: cython.Py_ssize_t) -> cython.uint:
+    """The CRC-32C of a whole batch, from the one its header carries."""
+    if cython.compiled:
+        return join(stratalog_crc(0, dst, 21), stratalog_be32(dst + 17), size - 21)
+    return join(_package_crc32c(dst[:21]), int.from_bytes(dst[17:21], "big"), size - 21)
+
+
+@cython.cfunc
+def _grow(target: bytearray, size: cython.Py_ssize_t) -> object:
+    if cython.compiled:
+        PyByteArray_Resize(target, size)
+    else:
+        target.extend(bytes(size - len(target)))
+    return None
 
 
 @cython.cfunc

@@ -12,6 +12,7 @@ def encode_one(
     timestamp_type: int,
 ) -> bytes: ...
 def encode_tuples(
+    target: bytearray,
     records: list[Any],
     start: int,
     now_ms: int,
@@ -22,4 +23,4 @@ def encode_tuples(
     producer_id: int,
     producer_epoch: int,
     base_sequence: int,
-) -> tuple[bytes | None, int, int, int]: ...
+) -> tuple[int, int, int, int, int]: ...

@@ -18,7 +18,6 @@ COMPILED: bool = cython.compiled
 
 M32 = 0xFFFFFFFF
 M64 = 0xFFFFFFFFFFFFFFFF
-POLYNOMIAL = 0x82F63B78
 
 
 def crc32c(data, crc=0):
@@ -43,44 +42,40 @@ def _crc(data: cython.const[cython.uchar][::1], crc: cython.uint) -> cython.uint
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def _times(a: cython.uint, b: cython.uint) -> cython.uint:
     """a * b modulo the CRC polynomial, both bit-reflected."""
-    bit: cython.uint = 0x80000000
+    polynomial: cython.uint = 0x82F63B78
     product: cython.uint = 0
-    while bit:
-        if a & bit:
-            product ^= b
-            if not (a & (bit - 1)):
-                break
-        bit >>= 1
-        b = (b >> 1) ^ 0x82F63B78 if b & 1 else b >> 1
+    bit: cython.int = 31
+    while bit >= 0:
+        # without branches: the bits are as good as random
+        product ^= b & -((a >> bit) & 1)
+        b = (b >> 1) ^ (polynomial & -(b & 1))
+        bit -= 1
     return product
 
 
-def _powers():
-    """x**(8 * 2**k) for k in 0..63."""
-    power = 0x00800000  # x**8
-    table = []
-    for _ in range(64):
-        table.append(power)
-        power = _times(power, power)
-    return tuple(table)
-
-
-POWERS = _powers()
-
-
-def crc32c_combine(crc_a, crc_b, len_b):
-    """The CRC-32C of A + B from the CRC of each and the length of B."""
-    shift = 0x80000000
-    k = 0
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def join(crc_a: cython.uint, crc_b: cython.uint, len_b: cython.ulonglong) -> cython.uint:
+    """`crc32c_combine` for the kernel's other modules: A moved up by B's length, and B added."""
+    shift: cython.uint = 0x80000000  # x**0
+    power: cython.uint = 0x00800000  # x**8
     while len_b:
         if len_b & 1:
-            shift = _times(POWERS[k], shift)
+            shift = _times(power, shift)
         len_b >>= 1
-        k += 1
+        if len_b:
+            power = _times(power, power)
     return _times(shift, crc_a) ^ crc_b
+
+
+def crc32c_combine(crc_a: cython.uint, crc_b: cython.uint, len_b: cython.ulonglong):
+    """The CRC-32C of A + B from the CRC of each and the length of B."""
+    return join(crc_a, crc_b, len_b)
 
 
 def murmur2(key: bytes):

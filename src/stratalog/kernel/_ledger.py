@@ -11,17 +11,22 @@ the writer acts on them. One source, compiled by Cython or run as it is; not thr
 import cython
 
 from stratalog.kernel._hash import crc32c as _crc32c
-from stratalog.kernel._hash import crc32c_combine as _combine
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
+    from cython.cimports.stratalog.kernel._encode import one_record
+    from cython.cimports.stratalog.kernel._hash import join
     from cython.cimports.stratalog.kernel.native import stratalog_crc, stratalog_native_init
 
     stratalog_native_init()
+else:
+    from stratalog.kernel._encode import one_record
+    from stratalog.kernel._hash import join
 
 INDEX_ENTRY_DUE = 1
 BLOCK_FULL = 2
 FIRST_BATCH = 4
+ROOM_DUE = 8
 BLOCK_BYTES = 65536
 NEVER = 0x7FFFFFFFFFFFFFFF
 
@@ -85,7 +90,7 @@ class BlockSums:
             else:
                 self.crc = _crc32c(data, self.crc)
         elif isinstance(data, int):
-            self.crc = _combine(self.crc, data, size)
+            self.crc = join(self.crc, data, size) if self.batches else data
         else:
             self.crc = _crc32c(data, self.crc)
         if self.batches == 0:
@@ -110,6 +115,7 @@ class Ledger:
 
     size = cython.declare(cython.longlong, visibility="public")
     next_offset = cython.declare(cython.longlong, visibility="public")
+    last_position = cython.declare(cython.longlong, visibility="public")
     bytes_since_entry = cython.declare(cython.longlong, visibility="public")
     max_timestamp = cython.declare(cython.longlong, visibility="public")
     offset_of_max_timestamp = cython.declare(cython.longlong, visibility="public")
@@ -118,11 +124,13 @@ class Ledger:
     roll_offset = cython.declare(cython.longlong, visibility="public")
     roll_timestamp = cython.declare(cython.longlong, visibility="public")
     roll_now_ms = cython.declare(cython.longlong, visibility="public")
+    room_until = cython.declare(cython.longlong, visibility="public")
     sums = cython.declare(BlockSums, visibility="public")
 
     def __init__(self, base_offset, size, next_offset):
         self.size = size
         self.next_offset = next_offset
+        self.last_position = -1
         self.bytes_since_entry = 0
         self.max_timestamp = -1
         self.offset_of_max_timestamp = base_offset
@@ -131,15 +139,44 @@ class Ledger:
         self.roll_offset = NEVER
         self.roll_timestamp = NEVER
         self.roll_now_ms = NEVER
+        self.room_until = NEVER
         self.sums = None
 
+    def append_one(
+        self,
+        pwrite: object,
+        value: object,
+        key: object,
+        headers: object,
+        timestamp: cython.longlong,
+        leader_epoch: cython.int,
+        timestamp_type: cython.int,
+        now_ms: cython.longlong,
+        max_bytes: cython.longlong,
+    ):
+        """One record as the next batch: encoded, given to ``pwrite(data, position)``, accounted for.
+
+        Returns the flags of `took`; -1, with nothing done, when it is larger than ``max_bytes`` or the roll
+        policy must be asked first. What ``pwrite`` raises passes through, and nothing is accounted for.
+        """
+        offset: cython.longlong = self.next_offset
+        data: bytes = one_record(value, key, headers, timestamp, offset, leader_epoch, timestamp_type)
+        size: cython.longlong = len(data)
+        if self.next_offset != offset:
+            raise RuntimeError("a record was appended while another was encoded")
+        if size > max_bytes or not self.fits(size, offset, timestamp, now_ms):
+            return -1
+        pwrite(data, self.size)
+        return self.took(data, size, offset, offset, 1, timestamp, timestamp)
+
+    @cython.ccall
     def fits(
         self,
         size: cython.longlong,
         last_offset: cython.longlong,
         max_timestamp: cython.longlong,
         now_ms: cython.longlong,
-    ):
+    ) -> cython.bint:
         """Whether an append stays within every limit, so that the roll policy need not be asked."""
         return (
             self.size + size <= self.roll_bytes
@@ -148,6 +185,7 @@ class Ledger:
             and now_ms <= self.roll_now_ms
         )
 
+    @cython.ccall
     def took(
         self,
         data: object,
@@ -157,7 +195,7 @@ class Ledger:
         count: cython.longlong,
         min_timestamp: cython.longlong,
         max_timestamp: cython.longlong,
-    ):
+    ) -> cython.int:
         """Account for a batch written at the end; flags say what is due. The readable size grows last."""
         flags: cython.int = 0
         full: cython.int
@@ -182,7 +220,10 @@ class Ledger:
             if full:
                 flags |= 2
         self.next_offset = last_offset + 1
+        self.last_position = self.size
         self.size += size
+        if self.size > self.room_until:
+            flags |= 8
         return flags
 
 

@@ -1,8 +1,11 @@
 from array import array
+from collections.abc import Callable, Sequence
 
 INDEX_ENTRY_DUE: int
 BLOCK_FULL: int
 FIRST_BATCH: int
+ROOM_DUE: int
+NEVER: int
 BLOCK_BYTES: int
 
 class BlockSums:
@@ -34,6 +37,7 @@ class BlockSums:
 class Ledger:
     size: int
     next_offset: int
+    last_position: int
     bytes_since_entry: int
     max_timestamp: int
     offset_of_max_timestamp: int
@@ -42,8 +46,21 @@ class Ledger:
     roll_offset: int
     roll_timestamp: int
     roll_now_ms: int
+    room_until: int
     sums: BlockSums | None
     def __init__(self, base_offset: int, size: int, next_offset: int) -> None: ...
+    def append_one(
+        self,
+        pwrite: Callable[[bytes, int], None],
+        value: bytes | None,
+        key: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]] | None,
+        timestamp: int,
+        leader_epoch: int,
+        timestamp_type: int,
+        now_ms: int,
+        max_bytes: int,
+    ) -> int: ...
     def fits(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool: ...
     def took(
         self,

@@ -1,5 +1,6 @@
 /* What the compiled kernel needs and Cython cannot say: CRC-32C in hardware, big-endian loads, and a
- * tuple subclass made without a call. Every function reads only [data, data + length).
+ * tuple subclass made without a call; a keyed hash, and memory for a table that is probed by it. Every
+ * function reads only [data, data + length).
  *
  * CRC-32C: SSE4.2 or ARMv8 instructions where the processor has them (asked once, at the first call),
  * else eight tables. Long buffers run three independent streams, since one crc32 instruction has a
@@ -10,7 +11,14 @@
 
 #include <Python.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+#if defined(_MSC_VER)
+#include <intrin.h>
+#endif
 
 #define STRATALOG_POLY 0x82f63b78u
 #define STRATALOG_LANE 1024 /* bytes per stream in one interleaved step */
@@ -203,6 +211,114 @@ static inline uint32_t stratalog_crc(uint32_t crc, const unsigned char *p, size_
 #endif
     return stratalog_crc_plain(crc, p, n);
 }
+
+/* 96 bits of hash of a key: the values of one polynomial, its coefficients the key's length and words of
+ * seven bytes, at two secret points modulo 2**61 - 1. Two different keys of at most w words agree for at
+ * most one in 2**92 / w**2 of the pairs of points, whoever chose the keys; so nobody who does not know the
+ * points can make keys that collide. The first value is mixed (one to one) for use as a slot.
+ */
+#define STRATALOG_P61 0x1fffffffffffffffULL
+#define STRATALOG_LOW56 0x00ffffffffffffffULL
+
+static inline uint64_t stratalog_mul128(uint64_t a, uint64_t b, uint64_t *high) {
+#if defined(__SIZEOF_INT128__)
+    unsigned __int128 m = (unsigned __int128)a * b;
+    *high = (uint64_t)(m >> 64);
+    return (uint64_t)m;
+#elif defined(_MSC_VER) && defined(_M_X64)
+    return _umul128(a, b, high);
+#else
+    uint64_t al = (uint32_t)a, ah = a >> 32, bl = (uint32_t)b, bh = b >> 32;
+    uint64_t low = al * bl, one = ah * bl, two = al * bh;
+    uint64_t middle = (low >> 32) + (uint32_t)one + (uint32_t)two;
+    *high = ah * bh + (one >> 32) + (two >> 32) + (middle >> 32);
+    return (middle << 32) | (uint32_t)low;
+#endif
+}
+
+/* h * point + word modulo 2**61 - 1, not fully reduced: for h up to 2**61 + 7 the result is no larger. */
+static inline uint64_t stratalog_step61(uint64_t h, uint64_t point, uint64_t word) {
+    uint64_t high, low = stratalog_mul128(h, point, &high);
+    h = (low & STRATALOG_P61) + ((high << 3) | (low >> 61)) + word;
+    return (h & STRATALOG_P61) + (h >> 61);
+}
+
+static inline uint64_t stratalog_le64(const unsigned char *p) {
+    uint64_t v;
+    memcpy(&v, p, 8);
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    v = __builtin_bswap64(v);
+#endif
+    return v;
+}
+
+static inline uint64_t stratalog_le32(const unsigned char *p) {
+    return (uint64_t)p[0] | ((uint64_t)p[1] << 8) | ((uint64_t)p[2] << 16) | ((uint64_t)p[3] << 24);
+}
+
+static inline void stratalog_key_hash(const unsigned char *p, size_t n, uint64_t point_a, uint64_t point_b,
+                                      unsigned long long *hash_a, unsigned int *hash_b) {
+    uint64_t a = n + 1, b = n + 1, w;
+    size_t left = n;
+    while (left >= 8) {
+        w = stratalog_le64(p + (n - left)) & STRATALOG_LOW56;
+        a = stratalog_step61(a, point_a, w);
+        b = stratalog_step61(b, point_b, w);
+        left -= 7;
+    }
+    if (left) {
+        if (n >= 8) {
+            w = stratalog_le64(p + n - 8) >> (8 * (8 - left));
+        } else if (n >= 4) {
+            w = stratalog_le32(p) | (stratalog_le32(p + n - 4) << (8 * (n - 4)));
+        } else {
+            w = (uint64_t)p[0] | ((uint64_t)p[n >> 1] << (8 * (n >> 1))) | ((uint64_t)p[n - 1] << (8 * (n - 1)));
+        }
+        a = stratalog_step61(a, point_a, w);
+        b = stratalog_step61(b, point_b, w);
+    }
+    a = stratalog_step61(a, point_a, 0);
+    b = stratalog_step61(b, point_b, 0);
+    if (a >= STRATALOG_P61) a -= STRATALOG_P61;
+    if (b >= STRATALOG_P61) b -= STRATALOG_P61;
+    a ^= a >> 33;
+    a *= 0xff51afd7ed558ccdULL;
+    a ^= a >> 33;
+    a *= 0xc4ceb9fe1a85ec53ULL;
+    *hash_a = a ^ (a >> 33);
+    *hash_b = (unsigned int)b;
+}
+
+/* Where in a table of `slots` a hash belongs: any number of slots, no division. */
+static inline uint64_t stratalog_slot(uint64_t hash, uint64_t slots) {
+    uint64_t high;
+    stratalog_mul128(hash, slots, &high);
+    return high;
+}
+
+static inline void stratalog_prefetch(const void *p) {
+#if defined(__GNUC__) || defined(__clang__)
+    __builtin_prefetch(p, 1, 3);
+#else
+    (void)p;
+#endif
+}
+
+/* Zeros that cost nothing until they are touched. A table is probed all over: large pages spare it most of
+ * the address translation. */
+static inline unsigned long long *stratalog_table_new(size_t words) {
+    unsigned long long *made = (unsigned long long *)calloc(words, sizeof(unsigned long long));
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (made != NULL && words * sizeof(unsigned long long) >= ((size_t)4 << 20)) {
+        uintptr_t from = ((uintptr_t)made + 4095) & ~(uintptr_t)4095;
+        uintptr_t to = (uintptr_t)(made + words) & ~(uintptr_t)4095;
+        (void)madvise((void *)from, to - from, MADV_HUGEPAGE); /* a wish; refusal changes nothing */
+    }
+#endif
+    return made;
+}
+
+static inline void stratalog_table_free(unsigned long long *table) { free(table); }
 
 /* A new instance of a tuple subclass, its items still empty; the caller fills every one of them.
  * Not tracked by the collector: the kernel puts only bytes, text, numbers and tuples of those inside. */

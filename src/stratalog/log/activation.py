@@ -10,10 +10,12 @@ from stratalog.config import TopicConfig
 from stratalog.errors import FormatError, InvalidArgumentError
 from stratalog.format import batch as batches
 from stratalog.format.batch import HEADER_SIZE, IndexState, Scan
+from stratalog.format.keyindex import KeyIndexReader
 from stratalog.format.seal import SealBuilder
 from stratalog.format.seal import parse as parse_seal
 from stratalog.log.active import ActiveSegment, rebuild_facts
 from stratalog.log.context import LogContext
+from stratalog.log.keys import ActiveKeyIndex
 from stratalog.log.roll import jitter_ms, reopened_created_ms
 from stratalog.log.scanning import scan_file
 from stratalog.log.segment import Segment
@@ -77,9 +79,28 @@ class Activation:
         return covered
 
     def _load_keys(self, trusted: SyncedEnd) -> None:
-        """The keys of the synced part, from the records: all of them, or none when it is damaged."""
-        sealer, keys = rebuild_facts(self._segment, keyed=True, contiguous=True, size=trusted.position)
-        self.active.keys = keys if sealer.size_bytes == trusted.position else None
+        """The keys of the synced part, as a clean close left them or from the records; none when damaged."""
+        self.active.keys = self._stored_keys(trusted)
+        if self.active.keys is None:
+            sealer, keys = rebuild_facts(self._segment, keyed=True, contiguous=True, size=trusted.position)
+            self.active.keys = keys if sealer.size_bytes == trusted.position else None
+
+    def _stored_keys(self, trusted: SyncedEnd) -> ActiveKeyIndex | None:
+        """From the `.keyindex`, when it was made from the very bytes that the seal speaks of."""
+        sealer, path = self.active.sealer, self._segment.path("keyindex")
+        if sealer is None:
+            return None
+        try:
+            with self._context.fs.open(path) as file:
+                reader = KeyIndexReader(file.pread, file.size())
+                if not reader.matches(trusted.position, sealer.build().crc):
+                    return None
+                hashes, offsets = reader.in_offset_order()
+        except (FileNotFoundError, FormatError):
+            return None
+        keys = ActiveKeyIndex()
+        keys.extend(hashes, offsets)
+        return keys
 
     def _load_indexes(self, trusted: SyncedEnd) -> int:
         """Index entries from disk up to the synced end; returns the position to index from."""
@@ -148,7 +169,5 @@ class Activation:
 
     def _first_timestamp(self) -> int | None:
         with self._segment.open_log() as file:
-            header = file.pread(HEADER_SIZE, 0)
-        if len(header) < HEADER_SIZE:
-            return None
-        return int.from_bytes(header[35:43], "big", signed=True)
+            first = batches.peek(file.pread(HEADER_SIZE, 0))
+        return None if first is None else first.max_timestamp

@@ -11,8 +11,10 @@ Crash policy: the `.log` is the truth. Entries past the synced end are rebuilt b
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 from stratalog import kernel
+from stratalog.errors import StorageError
 from stratalog.format import batch as batches
 from stratalog.format import keyindex, txn_index
 from stratalog.format import seal as seals
@@ -28,6 +30,12 @@ from stratalog.log.scanning import scan_file
 from stratalog.log.segment import Segment
 from stratalog.model import SegmentInfo, SegmentState
 
+RESERVE_FROM_BYTES = 1 << 20
+RESERVE_STEP_BYTES = 8 << 20
+RESERVE_FREE_BYTES = 1 << 30
+"""A segment from 1 MiB on has disk space reserved ahead of its end: as much as it holds already, at most
+8 MiB, and only where the disk has a GiB free. Writing into it takes a fifth less time."""
+
 WRITE_BEHIND_ENTRIES = 128
 """Index entries gathered before they are written: one small write per half a megabyte of log."""
 
@@ -36,6 +44,7 @@ class ActiveSegment(Segment):
     """The last segment of a log that this process writes."""
 
     __slots__ = (
+        "_reserved",
         "_sealer",
         "aborted_txns",
         "created_ms",
@@ -72,6 +81,8 @@ class ActiveSegment(Segment):
         super().__init__(
             context, directory, topic, partition, base_offset, size=size, next_offset=next_offset
         )
+        self.ledger.room_until = RESERVE_FROM_BYTES
+        self._reserved = size >= RESERVE_FROM_BYTES  # by another process, perhaps
         self.created_ms = created_ms
         self.jitter_ms = jitter_ms
         self.first_timestamp: int | None = None
@@ -175,6 +186,30 @@ class ActiveSegment(Segment):
         if flags & kernel.BLOCK_FULL and self.sealer is not None:
             self.sealer.close_block()
 
+    def reserve_ahead(self) -> None:
+        """Ask for disk space ahead of the end. A hint: no error comes of it, and no file grows by it."""
+        ledger, start = self.ledger, self.ledger.size
+        end = min(start + min(start, RESERVE_STEP_BYTES), ledger.roll_bytes)
+        ledger.room_until = kernel.NEVER
+        if self.file is None or end <= start:
+            return
+        with suppress(StorageError):
+            if self.context.fs.free_bytes(self.directory) < RESERVE_FREE_BYTES:
+                return
+        self._reserved = True
+        if self.file.reserve(start, end - start):
+            ledger.room_until = end - (end - start) // 8
+
+    def give_room_back(self) -> None:
+        """Cut what was reserved and not used. One that cannot be cut costs space and nothing else."""
+        if self._reserved:
+            self._reserved = False
+            self.ledger.room_until = RESERVE_FROM_BYTES
+            try:
+                self.open_for_append().truncate(self.size)
+            except StorageError as error:
+                self.context.warn(f"{self.path()}: {error}; reserved space is not given back")
+
     def add_aborted(self, txn: AbortedTxn) -> None:
         """Remember an aborted transaction, in memory and behind the `.txnindex`."""
         position = len(self.aborted_txns) * txn_index.ENTRY_SIZE
@@ -198,15 +233,18 @@ class ActiveSegment(Segment):
         finally:
             file.close()
 
-    def write_sidecars(self, *, keyed: bool) -> None:
+    def write_sidecars(self, *, keyed: bool, known: Seal | None = None) -> None:
         """Everything derived from the log, whole, unsynced; called when the segment is sealed or closed.
 
-        A log that is damaged gets no seal and no key index: they would speak of a part of it only.
+        A log that is damaged gets no seal and no key index: they would speak of a part of it only. What no
+        log can tell, that a gap at its end is meant and that it was cleaned, is taken over from ``known``,
+        an earlier seal of the same bytes.
         """
+        self.give_room_back()
         if self.ledger.max_timestamp >= 0:
             self.times.maybe_append(self.ledger.max_timestamp, self.ledger.offset_of_max_timestamp)
         if self.sealer is None or (keyed and self.keys is None):
-            self.sealer, keys = rebuild_facts(self, keyed=keyed, contiguous=True)
+            self.sealer, keys = rebuild_facts(self, keyed=keyed, contiguous=known is None or known.contiguous)
             self.keys = keys if keyed else self.keys
         fs = self.context.fs
         if self.sealer.size_bytes != self.size:
@@ -224,6 +262,8 @@ class ActiveSegment(Segment):
         if self.sealer is None:
             return
         seal = self.sealer.build(txn_index_crc=kernel.crc32c(aborted) if aborted else 0)
+        if known is not None and (known.size_bytes, known.crc) == (seal.size_bytes, seal.crc):
+            seal = replace(seal, contiguous=known.contiguous, cleaned=known.cleaned)
         if keyed and self.keys is not None:
             hashes, offsets = self.keys.sorted_arrays()
             fs.write_file(
@@ -235,7 +275,7 @@ class ActiveSegment(Segment):
 
     def sealed(self) -> Segment:
         """The same segment as a sealed one."""
-        self.context.cache.forget(self.path())  # what recovery read of it is out of date
+        self.context.cache.forget(self.serial)  # what recovery read of it is out of date
         return Segment(
             self.context,
             self.directory,

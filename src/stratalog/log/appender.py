@@ -12,22 +12,18 @@ offset that a reader may have seen is never given out again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog import kernel
 from stratalog.config import TopicConfig
-from stratalog.errors import (
-    DiskFullError,
-    ReadOnlyError,
-    StorageError,
-    StratalogError,
-)
+from stratalog.errors import DiskFullError, ReadOnlyError, StorageError, StratalogError
 from stratalog.format import batch as batches
 from stratalog.format import codecs, producer_snapshot
 from stratalog.format import tail as tails
-from stratalog.format.batch import Encoded
 from stratalog.format.tail import Tail
+from stratalog.log import buffers
 from stratalog.log.active import WRITE_BEHIND_ENTRIES, ActiveSegment
 from stratalog.log.admission import Admission
 from stratalog.log.context import LogContext
@@ -50,6 +46,8 @@ from stratalog.model import CREATE_TIME, LOG_APPEND_TIME, Appended, AppendedRang
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_new_tuple = tuple.__new__  # a named tuple's own costs a Python call
 
 
 class WriterState(NamedTuple):
@@ -131,6 +129,9 @@ class Appender(WrittenLog):
                 codecs.NAMES["zstd"]: config.compression_zstd_level,
             }.get(self._codec)
             self.admission = Admission(self.topic, config)
+            self._max_batch_bytes = self.admission.max_batch_bytes
+            self._attributes = batches.batch_attributes(0, self._timestamp_type, False)
+            self._flush_messages = config.flush_messages
             if config.key_index_enable and self._active.keys is None and self._active.size == 0:
                 self._active.keys = ActiveKeyIndex()
             self._set_roll_limits()
@@ -167,26 +168,52 @@ class Appender(WrittenLog):
             if self._unusable is not None or self._before_first_write is not None:
                 self._make_usable()
             now = self._now_ms()
-            config = self.config
             if timestamp is None or self._timestamp_type:
                 timestamp = now
             else:
                 self.admission.check_timestamps(timestamp, timestamp, now)
             if key is None and self.admission.needs_key:
                 raise self.admission.keyless()
-            offset = self.next_offset
-            data = kernel.encode_one(
-                value, key, headers, timestamp, offset, self.leader_epoch, self._timestamp_type
-            )
-            size = len(data)
-            if size > self.admission.max_batch_bytes:
-                raise self.admission.too_large(size)
-            active = self.write(data, data, size, offset, offset, 1, timestamp, timestamp, now)
+            active, offset = self._active, self.next_offset
+            epoch, kind, limit = self.leader_epoch, self._timestamp_type, self._max_batch_bytes
+            pwrite = (active.file or active.open_for_append()).pwrite
+            try:
+                due = active.ledger.append_one(
+                    pwrite, value, key, headers, timestamp, epoch, kind, now, limit
+                )
+            except StorageError as error:
+                self._cut_back(active, error)
+                raise
+            end = offset + 1
+            if due < 0:
+                active = self._write_one(value, key, headers, timestamp, now)
+            else:
+                if due:
+                    self._settle(active, due, offset, active.ledger.last_position, timestamp, now)
+                self.next_offset = end
+                self._unflushed_records += 1
+                if not self._acks_wait:
+                    self.high_watermark = end
+                    if self._waiters:
+                        self._advance(end)
             if active.keys is not None and key is not None:
                 active.keys.add(kernel.hash64(key), offset)
-        if sync or self._acks_wait or self._unflushed_records >= config.flush_messages:
-            self._syncer.wait(offset + 1)
-        return Appended(self.partition, offset, timestamp)
+        if sync or self._acks_wait or self._unflushed_records >= self._flush_messages:
+            self._syncer.wait(end)
+        return _new_tuple(Appended, (self.partition, offset, timestamp))
+
+    def _write_one(
+        self, value: bytes | None, key: bytes | None, headers: Sequence[Header], timestamp: int, now_ms: int
+    ) -> ActiveSegment:
+        """One record where the ledger alone cannot say yes: too large, or the roll policy is to be asked."""
+        offset = self.next_offset
+        data = kernel.encode_one(
+            value, key, headers, timestamp, offset, self.leader_epoch, self._timestamp_type
+        )
+        size = len(data)
+        if size > self._max_batch_bytes:
+            raise self.admission.too_large(size)
+        return self.write(data, data, size, offset, offset, 1, timestamp, timestamp, now_ms)
 
     def _append_one_compressed(self, record: Record, sync: bool) -> Appended:
         now = self._now_ms()
@@ -198,61 +225,56 @@ class Appender(WrittenLog):
 
     def append_records(self, records: Sequence[Record], sync: bool = False) -> AppendedRange:
         """Append records in order, in as few batches as ``max.message.bytes`` allows."""
+        rows = records if isinstance(records, list) else list(records)
         if self.admission.needs_key:
-            for record in records:
+            for record in rows:
                 if record[1] is None:
                     raise self.admission.keyless()
+        target = buffers.take()
+        return self._append_batches(partial(kernel.encode_tuples, target, rows), target, len(rows), sync)
 
-        return self._append_encoded(partial(batches.encode_records, records), len(records), sync)
-
-    def append_arrow(self, table: pa.RecordBatch, sync: bool = False) -> AppendedRange:
-        """Append the rows of an Arrow record batch in order."""
+    def append_arrow(self, table: pa.Table | pa.RecordBatch, sync: bool = False) -> AppendedRange:
+        """Append the rows of an Arrow table or record batch in order."""
         if self.admission.needs_key and ("key" not in table.schema.names or table.column("key").null_count):
             raise self.admission.keyless()
+        rows = batches.ArrowRows(table)
+        target = buffers.take()
+        return self._append_batches(partial(rows.encode_into, target), target, len(rows), sync)
 
-        return self._append_encoded(partial(batches.encode_arrow, table), table.num_rows, sync)
-
-    def _append_encoded(
-        self, encode: Callable[..., tuple[Encoded, int]], total: int, sync: bool
+    def _append_batches(
+        self, encode: Callable[..., tuple[int, int, int, int, int]], target: bytearray, total: int, sync: bool
     ) -> AppendedRange:
-        """Batch after batch from ``encode(start, …)``, which also says where the next one begins."""
+        """Batch after batch, as the kernel's ``encode_tuples`` leaves them at the start of ``target``."""
         done = 0
         with self.lock:
             if self._unusable is not None or self._before_first_write is not None:
                 self._make_usable()
             first = self.next_offset
             while done < total:
-                now = self._now_ms()
-                encoded, done = encode(
-                    done,
-                    base_offset=self.next_offset,
-                    leader_epoch=self.leader_epoch,
-                    now_ms=now,
-                    timestamp_type=self._timestamp_type,
-                    codec=self._codec,
-                    level=self._level,
-                    max_bytes=self.admission.max_batch_bytes,
+                now, offset = self._now_ms(), self.next_offset
+                size, count, least, largest, crc = encode(
+                    done, now, self._max_batch_bytes, offset, self.leader_epoch, self._attributes, -1, -1, -1
                 )
-                self.admission.check_timestamps(encoded.min_timestamp, encoded.max_timestamp, now)
-                active = self.write(
-                    encoded.data,
-                    encoded.crc,
-                    len(encoded.data),
-                    encoded.base_offset,
-                    encoded.last_offset,
-                    encoded.count,
-                    encoded.min_timestamp,
-                    encoded.max_timestamp,
-                    now,
-                )
+                if self.next_offset != offset:
+                    raise RuntimeError("a record was appended while others were encoded")
+                if not count:
+                    raise batches.too_large(done, size, self._max_batch_bytes)
+                if least != now or largest != now:
+                    self.admission.check_timestamps(least, largest, now)
+                data = memoryview(target)[:size]
+                if self._codec:
+                    data = memoryview(batches.with_codec(data, self._codec, self._level))
+                    size, crc = len(data), batches.whole_crc(data)
+                active = self.write(data, crc, size, offset, offset + count - 1, count, least, largest, now)
                 if active.keys is not None:
-                    active.keys.extend(
-                        *batches.decode_keys(encoded.data, batches.scan(encoded.data, check_crc=False))
-                    )
+                    active.keys.extend(*batches.decode_keys(data, batches.scan(data, check_crc=False)))
+                data.release()
+                done += count
             end = self.next_offset
-        if end > first:
-            self.acknowledge(end, sync)
-        return AppendedRange(self.partition, first, end - first)
+        buffers.give_back(target)
+        if end > first and (sync or self._acks_wait or self._unflushed_records >= self._flush_messages):
+            self._syncer.wait(end)
+        return _new_tuple(AppendedRange, (self.partition, first, end - first))
 
     def write(
         self,
@@ -313,10 +335,12 @@ class Appender(WrittenLog):
                 self._write_behind(active)
             if active.entries >= self._roll_entries:
                 self._set_roll_limits()
+        if due & kernel.ROOM_DUE:
+            active.reserve_ahead()
 
     def acknowledge(self, end: int, sync: bool) -> None:
         """Wait until the offsets below ``end`` are as durable as the caller or the settings ask."""
-        if sync or self._acks_wait or self._unflushed_records >= self.config.flush_messages:
+        if sync or self._acks_wait or self._unflushed_records >= self._flush_messages:
             self._syncer.wait(end)
 
     def _cut_back(self, active: ActiveSegment, error: StorageError) -> None:
@@ -418,7 +442,13 @@ class Appender(WrittenLog):
 
     def _write_snapshot(self, offset: int) -> None:
         path = f"{self.directory}/{segment_name(offset)}.snapshot"
-        self._fs.write_file(path, producer_snapshot.pack(self.producers.to_entries()), sync=False)
+        try:
+            self._fs.write_file(path, producer_snapshot.pack(self.producers.to_entries()), sync=False)
+        except StorageError:
+            # A full disk leaves an empty file, and the next start would find a damaged snapshot.
+            with suppress(StorageError, FileNotFoundError):
+                self._fs.remove(path)
+            raise
 
     # -- sync --------------------------------------------------------------------------------------
 
@@ -450,7 +480,7 @@ class Appender(WrittenLog):
                 f" {self._syncer.end.offset} is certain to be on disk; reopen the store once the disk is well"
             )
 
-    def _write_tail(self, *, clean: bool = False) -> None:
+    def _write_tail(self, *, clean: bool = False, strict: bool = False) -> None:
         synced = self._syncer.end
         try:
             self._tail.write(
@@ -463,5 +493,7 @@ class Appender(WrittenLog):
                 | (tails.PRODUCERS if len(self.producers) else 0),
             )
         except StorageError as error:
+            if strict:
+                raise
             # The tail may lag: an old one only means that more is scanned after a crash.
             self.context.warn(f"{self._tail.path}: {error}")

@@ -20,7 +20,7 @@ from stratalog.format import arrow
 from stratalog.format import batch as batches
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.chunks import read_chunks
-from stratalog.log.reader import END, MAX_RELISTS, Isolation, LogView, aborted_rows, segment_index
+from stratalog.log.reader import END, MAX_RELISTS, Isolation, LogView, aborted_rows, or_gone, segment_index
 from stratalog.log.segment import Segment, Start
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ def _plan(view: LogView, start: int, end: int, options: ScanOptions) -> Iterator
         if not segment.is_active and segment.next_offset is not None:
             stop = min(end, segment.next_offset)
         if stop > max(start, segment.base_offset) and segment.size:
-            yield from _plan_segment(segment, start, stop, options)
+            with or_gone(view, segment):
+                yield from _plan_segment(segment, start, stop, options)
 
 
 def _plan_segment(segment: Segment, start: int, stop: int, options: ScanOptions) -> Iterator[_Piece]:
@@ -207,12 +208,8 @@ def _by_seal(segment: Segment, start: int, stop: int, options: ScanOptions) -> I
 
 def _read(view: LogView, piece: _Piece, options: ScanOptions, aborted: list[AbortedTxn]) -> _Found:
     """The record batches of one piece; FileNotFoundError when its file was replaced meanwhile."""
-    try:
+    with or_gone(view, piece.segment):
         found = _read_file(view, piece, options, aborted)
-    except CorruptionError as error:
-        if view.replaced(piece.segment):
-            raise FileNotFoundError(piece.segment.path()) from error
-        raise
     if not piece.segment.is_active and view.replaced(piece.segment):
         raise FileNotFoundError(piece.segment.path())
     return found

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from stratalog import kernel
 from stratalog.errors import CorruptionError, UnsupportedFormat
 from stratalog.format import batch as batches
-from stratalog.format.batch import HEADER_SIZE, Scan, Stop
+from stratalog.format.batch import HEADER_SIZE, Peek, Scan, Stop
 from stratalog.fs import File
 from stratalog.log.segment import Segment, Start
 
@@ -70,7 +70,7 @@ def read_chunks(
             met = _meet(file, start)
             if met is not None and indexed < offset:
                 # The indexed batch ends before the wanted offset: begin behind it, whatever is in it.
-                behind = start.position + met
+                behind = start.position + met.size
                 if _begins_with(file, behind, indexed + 1, segment):
                     start, expect = Start(behind, None), indexed + 1
                 else:
@@ -88,14 +88,12 @@ def _begins_with(file: File, position: int, offset: int, segment: Segment) -> bo
     """Whether the next batch is where a header says its own ends; a later one where gaps are allowed."""
     if position >= segment.size:
         return position == segment.size
-    header = file.pread(HEADER_SIZE, position)
-    if len(header) < HEADER_SIZE or header[16] != 2:
+    found = batches.peek(file.pread(HEADER_SIZE, position))
+    if found is None:
         return False
-    first = int.from_bytes(header[0:8], "big", signed=True)
-    size = int.from_bytes(header[8:12], "big", signed=True) + 12
     if segment.contiguous:
-        return first == offset
-    return first >= offset and HEADER_SIZE <= size <= segment.size - position
+        return found.base_offset == offset
+    return found.base_offset >= offset and found.size <= segment.size - position
 
 
 def _next_entry(segment: Segment, file: File, start: Start, offset: int) -> Start:
@@ -107,25 +105,18 @@ def _next_entry(segment: Segment, file: File, start: Start, offset: int) -> Star
     found = segment.offset_index().after_position(start.position)
     if found is not None and offset >= 0:
         later = Start(found[1], found[0])
-        if _meet(file, later) is not None:
-            first = int.from_bytes(file.pread(8, later.position), "big", signed=True)
-            if first <= offset <= found[0]:
-                return later
+        met = _meet(file, later)
+        if met is not None and met.base_offset <= offset <= found[0]:
+            return later
     segment.context.warn(f"{segment.path('index')}: does not meet the log; rebuilt from it")
     segment.rebuild_indexes()
     return Start(0, None)
 
 
-def _meet(file: File, start: Start) -> int | None:
-    """The size of the batch at the indexed position; None when it does not end with the indexed offset."""
-    header = file.pread(HEADER_SIZE, start.position)
-    if len(header) < HEADER_SIZE:
-        return None
-    base_offset = int.from_bytes(header[0:8], "big", signed=True)
-    delta = int.from_bytes(header[23:27], "big", signed=True)
-    if header[16] != 2 or base_offset + delta != start.last_offset:
-        return None
-    return int.from_bytes(header[8:12], "big", signed=True) + 12
+def _meet(file: File, start: Start) -> Peek | None:
+    """The batch at the indexed position; None when it does not end with the indexed offset."""
+    found = batches.peek(file.pread(HEADER_SIZE, start.position))
+    return found if found is not None and found.last_offset == start.last_offset else None
 
 
 def _chunks(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from stratalog.fs import FileSystem, HandleCache
+from stratalog.log.deletion import Deletions
 
 logger = logging.getLogger("stratalog")
 
@@ -30,7 +31,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The machine's clocks. The monotonic one counts sleep: a laptop that wakes up has not lost its time."""
 
     __slots__ = ()
 
@@ -38,7 +39,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class SidecarCache:
@@ -51,12 +52,12 @@ class SidecarCache:
     def __init__(self, limit_bytes: int = 64 << 20) -> None:
         self._limit = limit_bytes
         self._used = 0
-        self._entries: OrderedDict[tuple[str, str], tuple[object, int]] = OrderedDict()
+        self._entries: OrderedDict[tuple[int, str], tuple[object, int]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, path: str, kind: str, load: Callable[[], tuple[T, int]]) -> T:
-        """The cached value for (path, kind), loading it when absent. ``load`` returns (value, bytes)."""
-        key = (path, kind)
+    def get(self, serial: int, kind: str, load: Callable[[], tuple[T, int]]) -> T:
+        """The cached value for (serial, kind), loading it when absent. ``load`` returns (value, bytes)."""
+        key = (serial, kind)
         with self._lock:
             hit = self._entries.get(key)
             if hit is not None:
@@ -72,10 +73,10 @@ class SidecarCache:
                 self._used -= dropped
         return value
 
-    def forget(self, path: str) -> None:
+    def forget(self, serial: int) -> None:
         """Drop what is cached of one segment."""
         with self._lock:
-            for key in [key for key in self._entries if key[0] == path]:
+            for key in [key for key in self._entries if key[0] == serial]:
                 self._used -= self._entries.pop(key)[1]
 
 
@@ -92,3 +93,4 @@ class LogContext:
     clock: Clock = field(default_factory=SystemClock)
     warn: Callable[[str], None] = _log_warning
     cache: SidecarCache = field(default_factory=SidecarCache)
+    deletions: Deletions = field(default_factory=Deletions)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 
 from stratalog.errors import FormatError
-from stratalog.format.batch import HEADER_SIZE, Stop, scan
+from stratalog.format.batch import HEADER_SIZE, peek
 from stratalog.format.offset_index import OffsetIndex
 from stratalog.format.seal import Seal
 from stratalog.format.tail import Tail
@@ -22,9 +23,9 @@ from stratalog.format.time_index import TimeIndex
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.context import LogContext
 from stratalog.log.listing import settled_view
-from stratalog.log.partition import aborted_in
+from stratalog.log.partition import aborted_in, of_segments, with_cold
 from stratalog.log.producers import ProducerState
-from stratalog.log.reader import Isolation
+from stratalog.log.reader import MAX_RELISTS, Isolation, or_gone
 from stratalog.log.replay import load_snapshot, replay
 from stratalog.log.scanning import scan_file
 from stratalog.log.segment import Segment
@@ -94,7 +95,11 @@ class LiveSegment(Segment):
 
 
 class PartitionFollower:
-    """The `LogView` of a directory. ``log_start`` tells the checkpointed log start offset."""
+    """The `LogView` of a directory.
+
+    ``log_start`` tells the checkpointed log start offset, ``cold`` what the archive has; both are asked when
+    the directory changed, because nothing leaves it without a trace there.
+    """
 
     def __init__(
         self,
@@ -104,12 +109,15 @@ class PartitionFollower:
         partition: int,
         *,
         log_start: Callable[[], int] = lambda: 0,
+        cold: Callable[[], tuple[Segment, ...]] = lambda: (),
     ) -> None:
         self.context = context
         self.directory = directory
         self.topic = topic
         self.partition = partition
         self._log_start = log_start
+        self._cold_of = cold
+        self._cold: tuple[Segment, ...] = ()
         self._lock = threading.RLock()
         self._segments: tuple[Segment, ...] = ()
         self._snapshots: tuple[int, ...] = ()
@@ -124,7 +132,7 @@ class PartitionFollower:
 
     @property
     def log_start_offset(self) -> int:
-        segments = self._segments
+        segments = self.segments()
         return max(self._log_start(), segments[0].base_offset if segments else 0)
 
     @property
@@ -135,6 +143,10 @@ class PartitionFollower:
         return segments[-1].next_offset or 0
 
     def segments(self) -> tuple[Segment, ...]:
+        return with_cold(self._cold, self._segments)
+
+    def local_segments(self) -> tuple[Segment, ...]:
+        """The segments that lie in this directory."""
         return self._segments
 
     def end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
@@ -148,6 +160,10 @@ class PartitionFollower:
         return end
 
     def replaced(self, segment: Segment) -> bool:
+        if segment in self._cold:
+            return False
+        if segment not in self._segments:
+            return True
         try:
             inode = self.context.fs.stat(segment.path()).inode
         except FileNotFoundError:
@@ -155,12 +171,27 @@ class PartitionFollower:
         return inode != self._inodes.get(segment.base_offset)
 
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        for _ in range(MAX_RELISTS):
+            with suppress(FileNotFoundError):
+                return self._aborted_now(start, end)
+            self.refresh()
+        return self._aborted_now(start, end)
+
+    def _aborted_now(self, start: int, end: int) -> list[AbortedTxn]:
+        """FileNotFoundError when a segment was replaced: its index may have been gone when it was read."""
         with self._lock:
-            segments = self._segments
+            segments = self.segments()
             self._replayed(self.next_offset)
             live = self._aborted.get(segments[-1].base_offset, []) if segments else []
-            overlapping = [txn for txn in live if txn.last_offset >= start and txn.first_offset < end]
-        return aborted_in(segments[:-1], start, end) + overlapping
+            found = [txn for txn in live if txn.last_offset >= start and txn.first_offset < end]
+            for segment in reversed(segments[:-1]):
+                if segment.next_offset is not None and segment.next_offset <= start:
+                    break
+                with or_gone(self, segment):
+                    found = aborted_in([segment], start, end) + found
+                if self.replaced(segment):
+                    raise FileNotFoundError(segment.path())
+        return found
 
     def wait(self, offset: int, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
@@ -185,6 +216,7 @@ class PartitionFollower:
                 listed_at = time.time_ns()
                 self._list()
                 self._seen = seen if listed_at - stat.mtime_ns > STILL_NS else (-1, -1)
+            self._cold = self._cold_of()
             if self._segments:
                 self._extend(self._segments[-1])
 
@@ -215,6 +247,7 @@ class PartitionFollower:
                 size=files.size,
                 suffix=files.suffix,
             )
+            segment.swapping = files.swapping
             # A name may mean another file than it did: what is open or parsed under it must go.
             segment.forget()
             found.append(segment)
@@ -251,12 +284,9 @@ class PartitionFollower:
         if last is None:
             return
         with live.open_log() as file:
-            header = file.pread(HEADER_SIZE, last[1])
-        found = scan(header, max_batches=1, check_crc=False)
-        base_offset = int.from_bytes(header[:8], "big", signed=True)
-        delta = int.from_bytes(header[23:27], "big", signed=True)
-        if found.stop is Stop.PARTIAL and base_offset + delta == last[0]:
-            live.size, live.next_offset = last[1], base_offset
+            found = peek(file.pread(HEADER_SIZE, last[1]))
+        if found is not None and found.last_offset == last[0]:
+            live.size, live.next_offset = last[1], found.base_offset
 
     def _extend(self, segment: Segment) -> None:
         """Let the live segment grow to the last whole valid batch."""
@@ -276,6 +306,14 @@ class PartitionFollower:
 
     def _replayed(self, end: int) -> ProducerState:
         """Producer state as of ``end``, carried on from the last time it was asked for."""
+        for _ in range(MAX_RELISTS):
+            with suppress(FileNotFoundError):
+                return self._replayed_now(end)
+            self._producers, self._aborted = None, {}  # half carried on: begin anew
+            self.refresh()
+        return self._replayed_now(end)
+
+    def _replayed_now(self, end: int) -> ProducerState:
         if self._producers is None:
             # From before the live segment on: its own transaction index has no checksum to go by.
             limit = self._segments[-1].base_offset if self._segments else 0
@@ -288,6 +326,9 @@ class PartitionFollower:
                 if segment.next_offset is None or segment.next_offset > at:
                     self._aborted.setdefault(segment.base_offset, [])
             replay(state, self._segments, at, end, self._aborted)
+            for segment in self._segments[:-1]:
+                if (segment.next_offset is None or segment.next_offset > at) and self.replaced(segment):
+                    raise FileNotFoundError(segment.path())
             self._producers = (state, end)
         return state
 
@@ -298,5 +339,6 @@ class PartitionFollower:
 
     def segment_infos(self) -> list[SegmentInfo]:
         self.refresh()
-        segments: Sequence[Segment] = self._segments
-        return [segment.info(SegmentState.ACTIVE if segment.is_active else None) for segment in segments]
+        return of_segments(
+            self, lambda segment: segment.info(SegmentState.ACTIVE if segment.is_active else None)
+        )

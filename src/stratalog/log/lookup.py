@@ -11,14 +11,22 @@ from stratalog.format import batch as batches
 from stratalog.format.keyindex import KeyIndexReader
 from stratalog.log.active import ActiveSegment
 from stratalog.log.chunks import FULL_CHUNK, read_chunks
-from stratalog.log.reader import Isolation, LogView, aborted_rows, iter_chunks
+from stratalog.log.point import record_at
+from stratalog.log.reader import MAX_RELISTS, Isolation, LogView, aborted_rows, iter_chunks, or_gone
 from stratalog.log.segment import Segment, Start
 from stratalog.model import Record
 
 
 def offset_for_time(view: LogView, timestamp: int, isolation: Isolation = "read_uncommitted") -> int | None:
     """The first offset whose record is at ``timestamp`` or later, as in Kafka; None when none is."""
-    view.refresh()
+    for _ in range(MAX_RELISTS):
+        view.refresh()
+        with suppress(FileNotFoundError):  # replaced or removed while we looked: look again
+            return _offset_for_time(view, timestamp, isolation)
+    return _offset_for_time(view, timestamp, isolation)
+
+
+def _offset_for_time(view: LogView, timestamp: int, isolation: Isolation) -> int | None:
     start, end = view.log_start_offset, view.end_offset(isolation)
     for segment in view.segments():
         if segment.base_offset >= end:
@@ -26,10 +34,11 @@ def offset_for_time(view: LogView, timestamp: int, isolation: Isolation = "read_
         next_offset = segment.next_offset
         if next_offset is not None and next_offset <= start:
             continue
-        newest = segment.max_timestamp()
-        if newest is not None and newest < timestamp:
-            continue
-        begin = max(start, segment.base_offset, segment.first_offset_since(timestamp))
+        with or_gone(view, segment):
+            newest = segment.max_timestamp()
+            if newest is not None and newest < timestamp:
+                continue
+            begin = max(start, segment.base_offset, segment.first_offset_since(timestamp))
         stop = end if next_offset is None or segment.is_active else min(end, next_offset)
         aborted = view.aborted(begin, stop) if isolation == "read_committed" else []
         for found, chunk, limit in iter_chunks(view, begin, stop, full_size=FULL_CHUNK):
@@ -68,20 +77,17 @@ def key_offsets(segment: Segment, digest: int) -> Iterator[int]:
 def _indexed(segment: Segment, digest: int) -> list[int] | None:
     """By the `.keyindex`; None when there is none to trust."""
     try:
-        file = segment.context.handles.acquire(segment.path("keyindex"), "r")
+        with segment.open_keyindex() as file:
+            reader = KeyIndexReader(file.pread, file.size())
+            seal = segment.seal
+            if reader.log_size != segment.size or (seal is not None and seal.crc != reader.log_crc):
+                return None
+            return reader.lookup(digest)
     except FileNotFoundError:
         return None
-    try:
-        reader = KeyIndexReader(file.pread, file.size())
-        seal = segment.seal
-        if reader.log_size != segment.size or (seal is not None and seal.crc != reader.log_crc):
-            return None
-        return reader.lookup(digest)
     except FormatError as error:
         segment.context.warn(f"{segment.path('keyindex')}: {error}; scanning the segment instead")
         return None
-    finally:
-        segment.context.handles.release(file)
 
 
 def _scanned(segment: Segment, digest: int) -> list[int]:
@@ -98,28 +104,6 @@ def _scanned(segment: Segment, digest: int) -> list[int]:
     return found
 
 
-def record_at(view: LogView, offset: int, isolation: Isolation = "read_uncommitted") -> Record | None:
-    """The record at exactly ``offset``, when it is there and readers may see it."""
-    aborted = view.aborted(offset, offset + 1) if isolation == "read_committed" else []
-    for segment, chunk, stop in iter_chunks(view, offset, min(offset + 1, view.end_offset())):
-        try:
-            records = batches.decode_records(
-                chunk.data,
-                chunk.scan,
-                chunk.scan.find_offset(offset),
-                topic=view.topic,
-                partition=view.partition,
-                lo=offset,
-                hi=min(offset + 1, stop),
-                skip=aborted_rows(chunk.scan, aborted),
-            )
-        except CorruptionError as error:
-            raise error.at(segment.path(), chunk.position) from error
-        if records:
-            return records[0]
-    return None
-
-
 def history_backwards(
     view: LogView, key: bytes, isolation: Isolation = "read_uncommitted"
 ) -> Iterator[Record]:
@@ -133,7 +117,9 @@ def history_backwards(
             for segment in reversed(view.segments()):
                 if segment.base_offset >= bound:
                     continue
-                for offset in key_offsets(segment, digest):
+                with or_gone(view, segment):
+                    offsets = list(key_offsets(segment, digest))
+                for offset in offsets:
                     if not start <= offset < bound:
                         continue
                     record = record_at(view, offset, isolation)

@@ -38,11 +38,12 @@ TMP: Final = ".tmp"
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 TAIL: Final = "stratalog.tail"
+ARCHIVE: Final = "stratalog.archive"
 
 SEGMENT_KINDS: Final[tuple[Kind, ...]] = ("log", "index", "timeindex", "txnindex", "seal", "keyindex")
 """What belongs to one segment and follows its ``.log``, in the order files are renamed: the log first."""
 
-PARTITION_FILES: Final = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, TAIL})
+PARTITION_FILES: Final = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, TAIL, ARCHIVE})
 """Files of a partition that carry no offset in their name."""
 
 MAX_OFFSET: Final = 2**63 - 1

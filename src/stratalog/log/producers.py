@@ -210,6 +210,11 @@ class ProducerState:
     def __len__(self) -> int:
         return len(self._producers)
 
+    def last_sequence(self, producer_id: int) -> int:
+        """The sequence of a producer's last record here; -1 when it is not known."""
+        producer = self._producers.get(producer_id)
+        return NO_SEQUENCE if producer is None else producer.last_sequence
+
     def find_duplicate(self, batch: ProducerBatch) -> Duplicate | None:
         """Where this very batch went, when it is one of the producer's last five in its epoch."""
         producer = self._producers.get(batch.producer_id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, Protocol
 
 from stratalog.errors import CorruptionError, InvalidArgumentError, OffsetOutOfRangeError
@@ -74,6 +75,17 @@ def check_start(view: LogView, start: int, isolation: Isolation) -> None:
             first=first,
             end=end,
         )
+
+
+@contextmanager
+def or_gone(view: LogView, segment: Segment) -> Iterator[None]:
+    """Around work on a segment: what looks like damage because it was replaced is FileNotFoundError."""
+    try:
+        yield
+    except CorruptionError as error:
+        if not view.replaced(segment):
+            raise
+        raise FileNotFoundError(segment.path()) from error
 
 
 def segment_index(segments: tuple[Segment, ...], offset: int) -> int:

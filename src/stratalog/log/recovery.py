@@ -19,6 +19,7 @@ from stratalog.errors import CorruptionError, FormatError, UnsupportedFormat
 from stratalog.format import checkpoints, txn_index
 from stratalog.format import tail as tails
 from stratalog.format.batch import Stop
+from stratalog.format.seal import Seal
 from stratalog.format.seal import pack as pack_seal
 from stratalog.format.seal import parse as parse_seal
 from stratalog.format.tail import Tail
@@ -59,6 +60,8 @@ class OpenAs:
     """The last writer was not this library: its word counts, our tail and seals may be stale."""
     recovery_point: int | None = None
     log_start_offset: int = 0
+    local_start_offset: int = 0
+    """Segments wholly below this lie in the archive only; what is left of their files goes."""
     producer_expiration_ms: int = 86_400_000
 
 
@@ -185,13 +188,14 @@ class _Recovery:
 
     def _without_deleted(self, segments: list[Segment]) -> list[Segment]:
         """Finish a deletion of the head: a power cut may have kept any of its renames, and left holes."""
-        below = [segment for segment in segments[1:] if segment.base_offset <= self.how.log_start_offset]
+        start = max(self.how.log_start_offset, self.how.local_start_offset)
+        below = [segment for segment in segments[1:] if segment.base_offset <= start]
         if below:
             # The producers' state at the new start must outlive what is deleted.
             self._sync(f"{self.directory}/{names.segment_name(below[-1].base_offset)}.snapshot")
             self.fs.sync_dir(self.directory)
         for segment in segments[: len(below)]:
-            for kind in reversed(names.SEGMENT_KINDS):
+            for kind in (*names.SEGMENT_KINDS, names.SNAPSHOT):  # the log first: readers beside look for it
                 self._remove(segment.path(kind))
         return segments[len(below) :]
 
@@ -288,7 +292,7 @@ class _Recovery:
                 segments[-1] = active
                 return active, unsynced, SyncedEnd(active.base_offset, end_position, end_offset)
             # Also when all of its log is synced: its sidecars were written after that.
-            active.write_sidecars(keyed=self.config.key_index_enable)
+            active.write_sidecars(keyed=self.config.key_index_enable, known=self._seal_of(segment))
             segment.forget()
             unsynced.append(segment)
             at += 1
@@ -304,11 +308,16 @@ class _Recovery:
         """Whether offsets may be missing: another broker may have cleaned it, or its seal says so."""
         if self.how.foreign:
             return True
+        seal = self._seal_of(segment)
+        return seal is not None and not seal.contiguous
+
+    def _seal_of(self, segment: Segment) -> Seal | None:
+        """The seal on disk, when it is sound and speaks of a log as long as this one."""
         try:
             seal = parse_seal(self.fs.read_file(segment.path("seal")))
         except (FileNotFoundError, FormatError):
-            return False
-        return seal.size_bytes == segment.size and not seal.contiguous
+            return None
+        return seal if seal.size_bytes == segment.size else None
 
     def _scan(self, activation: Activation, segment: Segment, position: int, offset: int) -> tuple[int, int]:
         """Check every batch from ``position`` on; returns where the good part ends, and its next offset."""

@@ -16,24 +16,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from stratalog import kernel
 from stratalog.config import TopicConfig
-from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError, UnsupportedFormat
-from stratalog.format import batch as batches
-from stratalog.format import keyindex, txn_index
+from stratalog.errors import FormatError, InvalidArgumentError, UnsupportedFormat
 from stratalog.format import seal as seals
 from stratalog.format import tail as tails
-from stratalog.format.offset_index import OffsetIndex
-from stratalog.format.seal import Seal, SealBuilder
-from stratalog.format.time_index import TimeIndex
+from stratalog.format import txn_index
 from stratalog.log import names
 from stratalog.log.context import LogContext
 from stratalog.log.damage import UNKNOWN, Damage
 from stratalog.log.follower import PartitionFollower
-from stratalog.log.keys import ActiveKeyIndex
 from stratalog.log.listing import list_files, run_actions, swap_end
 from stratalog.log.scanning import SCAN_BYTES, scan_file
 from stratalog.log.segment import Segment
+from stratalog.log.sidecars import Sidecars
 from stratalog.log.tailfile import read_tail
 from stratalog.log.verify import check_segments, check_snapshots
 from stratalog.log.verify_segment import CheckedSegment
@@ -160,7 +155,7 @@ class _Repair:
             return
         end = segment.next_offset if following is None else following.segment.base_offset
         known = checked.seal
-        made = _Sidecars(segment, self.config.index_interval_bytes, keyed="keyindex" in wrong)
+        made = Sidecars.of(segment, self.config.index_interval_bytes, keyed="keyindex" in wrong)
         made.seal = replace(
             made.seal,
             contiguous=made.seal.contiguous
@@ -363,18 +358,13 @@ class _Repair:
             _copy(source.pread, copy.pwrite, good)
             copy.sync()
         keyed = self.config.key_index_enable or self.fs.exists(old.path("keyindex"))
-        made = _Sidecars(new, self.config.index_interval_bytes, keyed=keyed)
+        made = Sidecars.of(new, self.config.index_interval_bytes, keyed=keyed)
         # Not contiguous: a reader must not take the gap for damage, and checks block CRCs instead.
         made.seal = replace(
             made.seal, contiguous=False, cleaned=checked.seal is not None and checked.seal.cleaned
         )
         made.aborted = list(self._still_aborted(old))
-        kinds: list[str] = [names.LOG]
-        for kind in names.SEGMENT_KINDS[1:]:
-            data = made.pack(kind)
-            if data is not None:
-                self.fs.write_file(new.path(kind), data, sync=True)
-                kinds.append(kind)
+        kinds = made.write(new)
         self.fs.sync_dir(self.directory)
         swap = new.path("log").removesuffix(names.CLEANED)
         for each in kinds:
@@ -411,53 +401,6 @@ class _Repair:
         except FileNotFoundError:
             return
         self.fs.sync_dir(self.directory)
-
-
-class _Sidecars:
-    """Everything derived from a whole log, made again."""
-
-    def __init__(self, segment: Segment, interval_bytes: int, *, keyed: bool) -> None:
-        self._segment = segment
-        self._index, self._times = OffsetIndex(segment.base_offset), TimeIndex(segment.base_offset)
-        self._keys = ActiveKeyIndex() if keyed else None
-        builder, state = SealBuilder(segment.base_offset), batches.IndexState()
-        with segment.open_log() as file:
-            for at, data, scan in scan_file(file, 0, segment.size, check_crc=True):
-                batches.measure(data, scan)
-                builder.add_scan(data, scan, at)
-                found = batches.index_columns(
-                    scan, interval_bytes=interval_bytes, state=state, base_position=at
-                )
-                self._index.extend(found.last_offsets, found.positions)
-                self._times.extend(found.max_timestamps, found.offsets_of_max_timestamp)
-                if self._keys is not None:
-                    self._keys.extend(*batches.decode_keys(data, scan))
-        if state.max_timestamp >= 0:
-            self._times.maybe_append(state.max_timestamp, state.offset_of_max_timestamp)
-        self.seal: Seal = builder.build()
-        if self.seal.size_bytes != segment.size:
-            # Checked a moment ago: somebody else is at work here, and nothing has been changed yet.
-            raise CorruptionError("no whole batch", path=segment.path(), position=self.seal.size_bytes)
-        self.aborted: list[txn_index.AbortedTxn] = []
-
-    def pack(self, kind: str) -> bytes | None:
-        """The bytes of one kind; None when there is to be no such file."""
-        match kind:
-            case "index":
-                return self._index.to_bytes()
-            case "timeindex":
-                return self._times.to_bytes()
-            case "seal":
-                aborted = self.pack("txnindex")
-                crc = kernel.crc32c(aborted) if aborted else 0
-                return seals.pack(replace(self.seal, txn_index_crc=crc))
-            case "txnindex":
-                return txn_index.pack(self.aborted) if self.aborted else None
-            case _:
-                if self._keys is None:
-                    return None
-                base, size, crc = self._segment.base_offset, self.seal.size_bytes, self.seal.crc
-                return keyindex.pack(*self._keys.sorted_arrays(), base, size, crc)
 
 
 def _copy(

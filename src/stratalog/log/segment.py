@@ -10,6 +10,7 @@ Crash policy: everything but the `.log` is derived and can be rebuilt from it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.format.txn_index import parse as parse_txn_index
 from stratalog.fs import File
 from stratalog.log.context import LogContext
-from stratalog.log.names import segment_name
+from stratalog.log.names import SWAP, segment_name
 from stratalog.log.scanning import scan_file
 from stratalog.model import SegmentInfo, SegmentState
 
@@ -37,10 +38,24 @@ class Start(NamedTuple):
     last_offset: int | None
 
 
+_serials = itertools.count()
+
+
 class Segment:
     """A segment as readers see it; `ActiveSegment` adds what the writer keeps in memory."""
 
-    __slots__ = ("base_offset", "context", "directory", "next_offset", "partition", "size", "suffix", "topic")
+    __slots__ = (
+        "base_offset",
+        "context",
+        "directory",
+        "next_offset",
+        "partition",
+        "serial",
+        "size",
+        "suffix",
+        "swapping",
+        "topic",
+    )
 
     is_active = False
 
@@ -62,6 +77,10 @@ class Segment:
         self.partition = partition
         self.base_offset = base_offset
         self.suffix = suffix
+        self.swapping = False
+        """The log has lost its ``.swap`` and a sidecar perhaps not yet: another process is at it."""
+        self.serial = next(_serials)
+        """What is cached of this segment goes by it: after a swap the same path is another file."""
         self.size = size
         """Bytes that may be read. Grows for an active segment, after the bytes are written."""
         self.next_offset = next_offset
@@ -85,14 +104,32 @@ class Segment:
         finally:
             handles.release(file)
 
+    @contextmanager
+    def open_keyindex(self) -> Iterator[File]:
+        """The `.keyindex`, pinned likewise; FileNotFoundError when there is none."""
+        with self.context.handles.pinned(self.path("keyindex")) as file:
+            yield file
+
     def forget(self) -> None:
         """Drop cached handles and parsed sidecars, because the files were replaced or removed."""
         self.context.handles.forget(self.path())
-        self.context.cache.forget(self.path())
+        self.context.cache.forget(self.serial)
 
     def _read_sidecar(self, kind: str) -> bytes | None:
+        path = self.path(kind)
+        for name in (path, path + SWAP, path) if self.swapping else (path,):
+            with suppress(FileNotFoundError):
+                return self.context.fs.read_file(name)
+        return None
+
+    def inode(self) -> int:
+        """Which file the log is, so that a replacement is noticed; FileNotFoundError when it is gone."""
+        return self.context.fs.stat(self.path()).inode
+
+    def sidecar(self, kind: str) -> bytes | None:
+        """A derived file as it is, however large; None when there is none."""
         try:
-            return self.context.fs.read_file(self.path(kind))
+            return self.context.fs.read_file(self.path(kind), limit=1 << 40)
         except FileNotFoundError:
             return None
 
@@ -101,7 +138,7 @@ class Segment:
     @property
     def seal(self) -> Seal | None:
         """The seal, when there is one and it can be read. One that contradicts the log is corruption."""
-        return self.context.cache.get(self.path(), "seal", self._load_seal)
+        return self.context.cache.get(self.serial, "seal", self._load_seal)
 
     def _load_seal(self) -> tuple[Seal | None, int]:
         data = self._read_sidecar("seal")
@@ -130,7 +167,7 @@ class Segment:
         return seal is not None and seal.contiguous
 
     def offset_index(self) -> OffsetIndex:
-        return self.context.cache.get(self.path(), "index", self._load_offset_index)
+        return self.context.cache.get(self.serial, "index", self._load_offset_index)
 
     def _load_offset_index(self) -> tuple[OffsetIndex, int]:
         data = self._read_sidecar("index")
@@ -143,7 +180,7 @@ class Segment:
         return index, len(index) * 8
 
     def time_index(self) -> TimeIndex:
-        return self.context.cache.get(self.path(), "timeindex", self._load_time_index)
+        return self.context.cache.get(self.serial, "timeindex", self._load_time_index)
 
     def _load_time_index(self) -> tuple[TimeIndex, int]:
         data = self._read_sidecar("timeindex")
@@ -160,11 +197,14 @@ class Segment:
         return times, len(times) * 12
 
     def rebuild_indexes(self, interval_bytes: int = 4096) -> tuple[OffsetIndex, TimeIndex]:
-        """Both indexes from the log itself, in memory; also cached in place of the ones on disk."""
+        """Both indexes from the log itself, in memory; also cached in place of the ones on disk.
+
+        Damaged batches are left out: neither their offsets nor their timestamps can be believed.
+        """
         offsets, times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         state = batches.IndexState()
         with self.open_log() as file:
-            for position, _, scan in scan_file(file, 0, self.size):
+            for position, scan in self._sound_batches(file):
                 found = batches.index_columns(
                     scan, interval_bytes=interval_bytes, state=state, base_position=position
                 )
@@ -176,15 +216,27 @@ class Segment:
         if state.max_timestamp >= 0:
             with suppress(InvalidArgumentError):
                 times.maybe_append(state.max_timestamp, state.offset_of_max_timestamp)
-        cache, path = self.context.cache, self.path()
-        cache.forget(path)
-        cache.get(path, "index", lambda: (offsets, len(offsets) * 8))
-        cache.get(path, "timeindex", lambda: (times, len(times) * 12))
+        cache = self.context.cache
+        cache.forget(self.serial)
+        cache.get(self.serial, "index", lambda: (offsets, len(offsets) * 8))
+        cache.get(self.serial, "timeindex", lambda: (times, len(times) * 12))
         return offsets, times
+
+    def _sound_batches(self, file: File) -> Iterator[tuple[int, batches.Scan]]:
+        """The log, batch by batch behind one another, without those that fail their CRC."""
+        position = 0
+        while position < self.size:
+            for at, _, scan in scan_file(file, position, self.size, check_crc=True):
+                yield at, scan
+                position = at + scan.end
+            damaged = batches.peek(file.pread(batches.HEADER_SIZE, position))
+            if damaged is None:
+                return  # the end, or nobody can say where the next batch begins
+            position += damaged.size
 
     def aborted(self) -> tuple[AbortedTxn, ...]:
         """Transactions aborted in this segment, from its `.txnindex`."""
-        return self.context.cache.get(self.path(), "txnindex", self._load_aborted)
+        return self.context.cache.get(self.serial, "txnindex", self._load_aborted)
 
     def _load_aborted(self) -> tuple[tuple[AbortedTxn, ...], int]:
         data = self._read_sidecar("txnindex") or b""

@@ -1,8 +1,9 @@
 """The `stratalog.tail` of a partition: how far it is synced, and what readers in other processes may see.
 
 A positional write of 64 bytes into one of two slots, alternately, each with its own CRC: a write torn by
-a crash leaves the other slot. The file is never synced by itself; it may lag behind the log, which costs
-a longer scan after a crash, and never leads it, because it is written after the sync it speaks of.
+a crash leaves the other slot. It may lag behind the log, which costs a longer scan after a crash, and never
+leads it, because it is written after the sync it speaks of. Only a swap syncs it: a tail that came back
+from before would speak of bytes that the swap took away.
 """
 
 from __future__ import annotations
@@ -44,3 +45,8 @@ class TailFile:
             file.pwrite(tails.pack_slot(tail), tails.slot_position(self._generation))
         self._known = tail
         return tail
+
+    def sync(self) -> None:
+        """Make the slot last written durable."""
+        with self._context.handles.pinned(self.path, "a") as file:
+            file.sync()

@@ -98,12 +98,11 @@ def _check_standing_still(
         segment = next((each for each in view.segments() if each.base_offset == base_offset), None)
         if segment is None:
             return None
-        fs = segment.context.fs
         try:
-            inode = fs.stat(segment.path()).inode
+            inode = segment.inode()
             checked = check_segment(segment, progress)
             checked.inode = inode
-            if not checked.damages or fs.stat(segment.path()).inode == inode:
+            if not checked.damages or segment.inode() == inode:
                 return checked
         except FileNotFoundError:
             checked = None
@@ -131,7 +130,7 @@ def _check_gap(view: LogView, before: CheckedSegment, after: CheckedSegment) -> 
     if all(each.base_offset != segment.base_offset for each in view.segments()):
         return  # the head of the log was deleted while we looked
     try:
-        if segment.context.fs.stat(segment.path()).inode != before.inode:
+        if segment.inode() != before.inode:
             return  # it was replaced by one that reaches further
     except FileNotFoundError:
         return

@@ -133,10 +133,7 @@ class _SegmentCheck:
     # -- sidecars --------------------------------------------------------------------------------
 
     def _read(self, kind: Sidecar) -> bytes | None:
-        try:
-            return self.segment.context.fs.read_file(self.segment.path(kind), limit=1 << 40)
-        except FileNotFoundError:
-            return None
+        return self.segment.sidecar(kind)
 
     def _wrong(self, kind: Sidecar, reason: str, start: int = UNKNOWN, end: int = UNKNOWN) -> None:
         self.out.sidecars[kind] = derived_damage(self.segment.path(kind), reason, start, end)

@@ -185,9 +185,7 @@ class Transactions:
         path = segment.path("txnindex")
         stored: list[AbortedTxn] | None = []
         try:
-            stored = parse_txn_index(segment.context.fs.read_file(path))
-        except FileNotFoundError:
-            pass
+            stored = parse_txn_index(segment.sidecar("txnindex") or b"")
         except FormatError as error:
             stored = None
             if checked.at_rest:

@@ -3,9 +3,9 @@
 A directory can be caught at any step of a replacement, Kafka's or ours:
 
     1  the new segments are written as  X.log.cleaned  X.index.cleaned ...
-    2  renamed to .swap, the highest base offset first, the .log of each before its other files
+    2  renamed to .swap, the highest base offset first (by us each .log last, when its sidecars are safe)
     3  the segments they replace are renamed to .deleted, the lowest first (and removed a minute later)
-    4  .swap is taken off, the lowest first, again the .log of each before its other files
+    4  .swap is taken off, the lowest first, the .log of each before its other files
 
 Step 2 going down and a crash in it leave some ``.cleaned`` below or beside every ``.swap``: so a ``.swap`` at
 or above the smallest ``.cleaned`` belongs to a replacement that never became whole, and the old segments
@@ -67,6 +67,12 @@ class SegmentFiles:
     seal: str | None = None
     keyindex: str | None = None
 
+    @property
+    def swapping(self) -> bool:
+        """The log has its name already, a sidecar not yet."""
+        names_now = (self.index, self.timeindex, self.txnindex, self.seal, self.keyindex)
+        return not self.suffix and any(name is not None and name.endswith(names.SWAP) for name in names_now)
+
     def file(self, kind: Kind) -> str | None:
         """The current name of this segment's file of that kind."""
         match kind:
@@ -95,6 +101,8 @@ class DirectoryView:
     ``undecided`` base offsets of valid ``.swap`` segments whose offset range was not told: ``leftovers``
                   then stops before them, and recovery must ask again with ``next_offset_of``.
     ``snapshots`` offsets of the producer snapshots that stay, ascending.
+    ``cleaning``  base offsets of replacements being written (``.cleaned``) or swapped in (``.swap``).
+    ``deleted``   the ``.log`` files that wait for their removal.
     ``torn``      what crashes left behind a cut; never touched.
     ``unknown``   names that are none of ours; never touched.
     """
@@ -103,6 +111,8 @@ class DirectoryView:
     leftovers: tuple[Action, ...]
     undecided: tuple[int, ...]
     snapshots: tuple[int, ...]
+    cleaning: tuple[int, ...]
+    deleted: tuple[FileName, ...]
     torn: tuple[FileName, ...]
     unknown: tuple[str, ...]
 
@@ -128,6 +138,7 @@ def view_of(
     cleaned: list[FileName] = []
     doomed: list[str] = []  # .deleted and .tmp: rubbish by their name alone
     snapshots: list[int] = []
+    deleted: list[FileName] = []
     torn: list[FileName] = []
     unknown: list[str] = []
     for name in sorted(entries):
@@ -141,6 +152,8 @@ def view_of(
             torn.append(parsed)
         elif parsed.suffix in (names.DELETED, names.TMP):
             doomed.append(name)
+            if parsed.kind == names.LOG:
+                deleted.append(parsed)
         elif parsed.suffix == names.CLEANED:
             cleaned.append(parsed)
         elif parsed.suffix == names.SWAP:
@@ -150,6 +163,7 @@ def view_of(
         else:
             plain.setdefault(parsed.base_offset, {})[parsed.kind] = name
 
+    cleaning = sorted({file.base_offset for file in cleaned if file.kind == names.LOG} | swap.keys())
     invalid: list[str] = []
     if cleaned:
         smallest = min(file.base_offset for file in cleaned)
@@ -174,6 +188,8 @@ def view_of(
         leftovers=tuple(plan.actions),
         undecided=undecided,
         snapshots=tuple(snapshots),
+        cleaning=tuple(cleaning),
+        deleted=tuple(deleted),
         torn=tuple(torn),
         unknown=tuple(unknown),
     )
@@ -273,8 +289,11 @@ def _complete(
         if names.LOG in old or names.LOG in new:
             segments.append(_segment(entries, base, old, new))
             # One phase for each segment: with three swaps, the middle one renamed and the others not
-            # would look as if the middle one were an old segment inside their hull.
-            plan.phase(Rename(name, name.removesuffix(names.SWAP)) for name in _in_order(new))
+            # would look as if the middle one were an old segment inside their hull. Its log by itself: a
+            # sidecar that lost its suffix before the log did would look like one of the replaced segment.
+            renames = [Rename(name, name.removesuffix(names.SWAP)) for name in _in_order(new)]
+            plan.phase(renames[:1] if names.LOG in new else ())
+            plan.phase(renames[1:] if names.LOG in new else renames)
         else:
             orphans += [*_in_order(old), *_in_order(new)]
     plan.phase(Delete(name) for name in orphans)

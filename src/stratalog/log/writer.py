@@ -5,17 +5,27 @@ Crash policy: closing in order writes what makes the next open cheap; nothing de
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from stratalog.errors import (
     ClosedError,
     ForkedError,
     InvalidArgumentError,
     LogDirOfflineError,
+    ReadOnlyError,
     StorageError,
     StratalogError,
+    SyncFailedError,
 )
+from stratalog.format import producer_snapshot
+from stratalog.log import swap
+from stratalog.log.active import ActiveSegment
 from stratalog.log.appender import Appender, WriterState
-from stratalog.log.roll import roll_due_idle
+from stratalog.log.names import LOG, SEGMENT_KINDS, SNAPSHOT, file_name
+from stratalog.log.roll import jitter_ms, roll_due_idle
 from stratalog.log.segment import Segment
+from stratalog.log.sidecars import Sidecars
 
 EXPIRY_INTERVAL_S = 600
 """How often idle producers are looked for, as in Kafka."""
@@ -89,8 +99,8 @@ class PartitionWriter(Appender):
         self._closed = True
         self._unusable = ForkedError("this store was opened before a fork; open it again in the child")
 
-    def advance_log_start(self, offset: int) -> list[Segment]:
-        """Move the log start offset up; returns the sealed segments wholly below it, which are hidden now."""
+    def checked_log_start(self, offset: int) -> int:
+        """Where the log would start after `advance_log_start`; raises when it cannot."""
         with self.lock:
             self.make_usable()
             if offset > self.high_watermark:
@@ -98,18 +108,192 @@ class PartitionWriter(Appender):
                     f"{self.topic}-{self.partition}: cannot delete up to offset {offset}, the log ends at"
                     f" {self.high_watermark}"
                 )
-            if offset <= self._log_start_offset:
-                return []
-            self._log_start_offset = offset
+            return max(offset, self._log_start_offset)
+
+    def advance_log_start(self, offset: int) -> list[Segment]:
+        """Move the log start offset up; returns the sealed segments wholly below it, which are hidden now.
+
+        It may be there already: a segment that was active when its last record was deleted goes once sealed.
+        """
+        with self.lock:
+            self._log_start_offset = offset = self.checked_log_start(offset)
             gone = [
                 segment
                 for segment in self._segments[:-1]
                 if segment.next_offset is not None and segment.next_offset <= offset
             ]
-            self._segments = tuple(segment for segment in self._segments if segment not in gone)
-            self._syncer.dropped(gone)
+            self._hide(gone)
+            self._cold = tuple(
+                segment
+                for segment in self._cold
+                if segment.next_offset is None or segment.next_offset > offset
+            )
             self.producers.truncate_head(offset)
             return gone
+
+    def drop_local(self, offset: int) -> list[Segment]:
+        """Hide the sealed segments wholly below ``offset``: the archive has them, and readers go on there.
+
+        The log starts where it did. Under ``maintenance``.
+        """
+        with self.lock:
+            self.make_usable()
+            gone = [
+                segment
+                for segment in self._segments[:-1]
+                if segment.next_offset is not None and segment.next_offset <= offset
+            ]
+            if gone and not self._cold_covers(gone[0].base_offset, gone[-1].next_offset or 0):
+                raise InvalidArgumentError(
+                    f"{self.topic}-{self.partition}: offsets {gone[0].base_offset} to"
+                    f" {gone[-1].next_offset} are not all in the archive"
+                )
+            self._hide(gone)
+            return gone
+
+    def _cold_covers(self, start: int, end: int) -> bool:
+        """Whether the archive has all offsets of [start, end) that the log still shows, without a gap."""
+        at = max(start, self._log_start_offset)
+        for segment in self._cold:
+            if segment.base_offset <= at:
+                at = max(at, segment.next_offset or 0)
+        return at >= end
+
+    def _hide(self, gone: list[Segment]) -> None:
+        self._segments = tuple(segment for segment in self._segments if segment not in gone)
+        self._syncer.dropped(gone)
+
+    def roll_idle(self, next_offset: int) -> bool:
+        """Seal the active segment if it still ends at ``next_offset``: nothing came since somebody looked."""
+        with self.lock:
+            return self.next_offset == next_offset and self.roll()
+
+    def settle_tail(self) -> None:
+        """Make everything sealed durable, and that the log is trusted up to the active segment at least.
+
+        Before sealed segments change: a tail that a power cut brings back from before would speak of
+        bytes that are no longer there.
+        """
+        with self.lock:
+            self.make_usable()
+        self.flush()
+        with self.lock:
+            self._write_tail(strict=True)
+            self._tail.sync()
+        self._fs.sync_dir(self.directory)
+
+    def replace_segments(self, olds: Sequence[Segment], news: Sequence[Segment]) -> None:
+        """Swap files and publish the new list; ``swap_in`` has prepared both. Under ``maintenance``.
+
+        A failure here leaves files that the next open puts in order; until then nothing is written.
+        """
+        context, directory = self.context, self.directory
+        self._swapping = True
+        try:
+            swap.commit(context, directory, news)
+            swap.retire(context, directory, olds, self.config.file_delete_delay_ms / 1000)
+            swap.take_suffix_off(context, directory, news)
+            with self.lock:
+                at = self._segments.index(olds[0])
+                after = self._segments[at + len(olds) :]
+                for segment, following in pairwise((*news, after[0])):
+                    segment.next_offset = following.base_offset
+                self._segments = (*self._segments[:at], *news, *after)
+                self._syncer.dropped(list(olds))
+        except (StorageError, OSError) as error:
+            self._unusable = self._unusable or ReadOnlyError(
+                f"{directory} is read-only: segments could not be swapped ({error}); reopen the store, which"
+                " finishes or undoes it"
+            )
+            raise
+        finally:
+            self._swapping = False
+            for segment in olds:
+                segment.forget()
+        kept = {segment.base_offset for segment in self._segments}
+        for segment in olds:
+            if segment.base_offset not in kept:
+                path = f"{directory}/{file_name(segment.base_offset, SNAPSHOT)}"
+                try:
+                    self._fs.remove(path)
+                except FileNotFoundError:
+                    continue
+                except StorageError as error:
+                    context.warn(f"{path}: {error}; the next start removes it")
+
+    def adopt_segment(self, source: str, sidecars: Sidecars, next_offset: int) -> None:
+        """Make a whole log that lies elsewhere on this disk the next segment, by rename. Under the lock.
+
+        ``source`` is synced and holds the offsets from the end of this log up to ``next_offset``. What lies
+        before must be durable first: recovery cuts at the first gap, and would cut this off. Everything else
+        is written beside ``source``, so that nothing but renames can fail once the log has its name.
+        """
+        if self._active.size:
+            self._roll(self.next_offset)
+        old, fs = self._active, self._fs
+        assert old.base_offset == self.next_offset == sidecars.base_offset
+        self._sync_before(old.base_offset)
+        packed = {kind: sidecars.pack(kind) for kind in SEGMENT_KINDS[1:]}
+        moves = {f"{source}.{kind}": old.path(kind) for kind, data in packed.items() if data is not None}
+        for kind, data in packed.items():
+            if data is not None:
+                fs.write_file(f"{source}.{kind}", data, sync=True)
+        for kind, data in ((SNAPSHOT, producer_snapshot.pack(self.producers.to_entries())), (LOG, b"")):
+            fs.write_file(f"{source}.{kind}", data, sync=True)
+            moves[f"{source}.{kind}"] = f"{self.directory}/{file_name(next_offset, kind)}"
+        old.release_file()
+        self.context.handles.forget(old.path())
+        fs.rename(source, old.path())
+        try:
+            for path, target in moves.items():
+                fs.rename(path, target)
+            fs.sync_dir(self.directory)
+            fs.sync_dir(source.rpartition("/")[0])
+        except (StorageError, OSError) as error:
+            self._unusable = self._unusable or ReadOnlyError(
+                f"{self.directory} is read-only: a segment was taken in and its files were not ({error});"
+                " reopen the store, which finishes it"
+            )
+            raise
+        finally:
+            self.context.handles.forget(old.path())
+            self.context.cache.forget(old.serial)
+        self._publish_adopted(old, sidecars.size_bytes, next_offset)
+
+    def _sync_before(self, base_offset: int) -> None:
+        """Make the logs before a segment durable, while the lock is held: a round of syncs would need it."""
+        try:
+            for segment in self._segments[:-1]:
+                if self._syncer.end.base_offset <= segment.base_offset < base_offset:
+                    with self.context.handles.pinned(segment.path(), "w") as file:
+                        file.sync()
+                    self._syncer.sync_sidecars(segment)
+            self._fs.sync_dir(self.directory)
+        except SyncFailedError as error:
+            self._on_sync_failed(error)
+            raise
+
+    def _publish_adopted(self, old: ActiveSegment, size: int, next_offset: int) -> None:
+        context, where = self.context, (self.directory, self.topic, self.partition)
+        adopted = Segment(context, *where, old.base_offset, size=size, next_offset=next_offset)
+        self._active = ActiveSegment(
+            context,
+            *where,
+            next_offset,
+            size=0,
+            next_offset=next_offset,
+            created_ms=self._now_ms(),
+            jitter_ms=jitter_ms(self.config, self.topic, self.partition, next_offset),
+            keyed=self.config.key_index_enable,
+        )
+        self._syncer.sealed(adopted)
+        self._segments = (*self._segments[:-1], adopted, self._active)
+        self.next_offset = next_offset
+        self._set_roll_limits()
+        if not self._acks_wait:
+            self._advance(next_offset)
+        if self._on_roll is not None:
+            self._on_roll()
 
     def close(self) -> None:
         """Sync, write what makes the next open cheap, release the files."""

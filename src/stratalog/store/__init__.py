@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stratalog.store.admin import AdminClient, connect
-from stratalog.store.store import LogDirInfo, Store, open_store
+from stratalog.store.numbers import LogDirInfo
+from stratalog.store.store import Store, open_store
 from stratalog.store.topic import Topic
 from stratalog.store.verifying import verify
 

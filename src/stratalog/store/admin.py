@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
-from stratalog.errors import StoreLockedError
+from stratalog.errors import ControlError, StoreLockedError
 from stratalog.format import batch as batches
+from stratalog.format.journal import StagedFile
 from stratalog.log.repair import RepairReport
 from stratalog.model import AppendedRange, Record
 from stratalog.store.commands import NO_TIMESTAMP, run_command
-from stratalog.store.control import ControlClient
+from stratalog.store.control import ControlClient, Progress
+from stratalog.store.journal import Committed
+from stratalog.store.reports import EraseReport, LifecycleReport, PartitionNumbers
 from stratalog.store.store import Store, open_store
 
 APPEND_BYTES = 32 << 20
 """The most one request carries, and so the largest record that can be appended this way."""
 
+SETTLE_S = 2.0
+SETTLE_POLL_S = 0.02
+
 
 class _Door(Protocol):
-    def request(self, command: str, arguments: dict[str, Any], payload: bytes = b"") -> Any: ...
+    def request(
+        self,
+        command: str,
+        arguments: dict[str, Any],
+        payload: bytes = b"",
+        progress: Progress | None = None,
+    ) -> Any: ...
 
     def close(self) -> None: ...
 
@@ -31,8 +44,14 @@ class _Local:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def request(self, command: str, arguments: dict[str, Any], payload: bytes = b"") -> Any:
-        return run_command(self._store, command, arguments, payload)
+    def request(
+        self,
+        command: str,
+        arguments: dict[str, Any],
+        payload: bytes = b"",
+        progress: Progress | None = None,
+    ) -> Any:
+        return run_command(self._store, command, arguments, payload, progress)
 
     def close(self) -> None:
         self._store.close()
@@ -44,8 +63,14 @@ class _Remote:
     def __init__(self, client: ControlClient) -> None:
         self._client = client
 
-    def request(self, command: str, arguments: dict[str, Any], payload: bytes = b"") -> Any:
-        return self._client.request(command, arguments, payload).header.get("result")
+    def request(
+        self,
+        command: str,
+        arguments: dict[str, Any],
+        payload: bytes = b"",
+        progress: Progress | None = None,
+    ) -> Any:
+        return self._client.request(command, arguments, payload, progress).header.get("result")
 
     def close(self) -> None:
         self._client.close()
@@ -128,6 +153,94 @@ class AdminClient:
         arguments = {"topic": topic, "partition": partition, "action": action, "dry_run": dry_run}
         return RepairReport.from_json(self._door.request("repair", arguments))
 
+    def lifecycle(self) -> list[PartitionNumbers]:
+        """Segments, bytes and files of every partition by state, and what is past due."""
+        return [PartitionNumbers.from_json(each) for each in self._door.request("lifecycle", {})]
+
+    def retain(self, topic: str | None = None, *, preview: bool = False) -> LifecycleReport:
+        """Delete what retention says; ``preview`` only tells."""
+        return self._run("retain", {"topic": topic, "preview": preview}, None)
+
+    def compact(
+        self,
+        topic: str | None = None,
+        partition: int | None = None,
+        *,
+        preview: bool = False,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> LifecycleReport:
+        """Compact what is due, or with ``force`` whatever can be compacted."""
+        arguments = {"topic": topic, "partition": partition, "preview": preview, "force": force}
+        return self._run("compact", arguments, progress)
+
+    def archive(
+        self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None
+    ) -> LifecycleReport:
+        """Copy sealed segments to the archive, and let local copies go whose time is up."""
+        return self._run("archive", {"topic": topic, "preview": preview}, progress)
+
+    def janitor(
+        self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None
+    ) -> LifecycleReport:
+        """One round of everything."""
+        return self._run("janitor", {"topic": topic, "preview": preview}, progress)
+
+    def accept_clock(self) -> None:
+        """The wall clock is right after all: deletion, paused because it jumped, goes on."""
+        self._door.request("accept_clock", {})
+
+    def erase(
+        self,
+        topic: str,
+        keys: Iterable[bytes],
+        *,
+        reason: str = "",
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> EraseReport:
+        """Remove every record of these keys, wherever the store or its archive has one."""
+        arguments = {
+            "topic": topic,
+            "keys": [key.hex() for key in keys],
+            "reason": reason,
+            "dry_run": dry_run,
+        }
+        return EraseReport.from_json(self._door.request("erase", arguments, progress=progress))
+
+    def _run(self, command: str, arguments: dict[str, Any], progress: Progress | None) -> LifecycleReport:
+        return LifecycleReport.from_json(self._door.request(command, arguments, progress=progress))
+
+    def stage_topic(self, name: str, partitions: int) -> list[str]:
+        """Where to build the partitions of a topic that is to come in whole; see `arriving`."""
+        return list(self._door.request("stage_topic", {"name": name, "partitions": partitions}))
+
+    def take_in_topic(
+        self, name: str, topic_id: str, config: Mapping[str, str], staged: Sequence[tuple[str, int, int]]
+    ) -> None:
+        """Make staged partitions (directory, log start, first base offset) a topic of the store."""
+        arguments = {
+            "name": name,
+            "id": topic_id,
+            "config": dict(config),
+            "staged": [list(s) for s in staged],
+        }
+        self._door.request("take_in_topic", arguments)
+
+    def commit_staged(
+        self,
+        query: str,
+        batch: int,
+        files: Iterable[StagedFile],
+        *,
+        job: bool = False,
+        progress: Progress | None = None,
+    ) -> Committed:
+        """Take staged files in as one commit, exactly once for each (query, batch); durable on return."""
+        arguments = {"query": query, "batch": batch, "job": job, "files": [list(each) for each in files]}
+        done = self._door.request("commit_staged", arguments, progress=progress)
+        return Committed(done["duplicate"], done["records"])
+
     def close(self) -> None:
         self._door.close()
 
@@ -137,13 +250,28 @@ def connect(
     config: Mapping[str, object] | None = None,
     *,
     create: bool = False,
+    remember: bool = True,
     timeout_s: float = 30.0,
 ) -> AdminClient:
-    """A way to change the store at ``paths``: opened here when nobody holds it, else through the holder."""
-    try:
-        return AdminClient(_Local(open_store(paths, config, create=create)), remote=False, pid=None)
-    except StoreLockedError as locked:
-        if locked.control is None:
-            raise
-        client = ControlClient(locked.control, locked.pid, timeout_s)
-        return AdminClient(_Remote(client), remote=True, pid=locked.pid)
+    """A way to change the store at ``paths``: opened here when nobody holds it, else through the holder.
+
+    A holder that is just opening or closing the store has the lock and no socket: it is waited for a moment.
+    """
+    deadline = time.monotonic() + min(SETTLE_S, timeout_s)
+    while True:
+        try:
+            store = open_store(paths, config, create=create, remember=remember)
+            return AdminClient(_Local(store), remote=False, pid=None)
+        except StoreLockedError as locked:
+            late = time.monotonic() >= deadline
+            if locked.control is None:
+                if late or locked.pid is None:
+                    raise
+            else:
+                try:
+                    client = ControlClient(locked.control, locked.pid, timeout_s)
+                    return AdminClient(_Remote(client), remote=True, pid=locked.pid)
+                except ControlError:
+                    if late:
+                        raise
+        time.sleep(SETTLE_POLL_S)

@@ -65,7 +65,12 @@ def load(dirs: list[LogDir], *, read_only: bool) -> tuple[Settings, dict[str, To
     return settings, topics
 
 
-def to_settings(generation: int, topics: Mapping[str, TopicEntry], store: Mapping[str, str]) -> Settings:
+def to_settings(
+    generation: int,
+    topics: Mapping[str, TopicEntry],
+    store: Mapping[str, str],
+    deleting: tuple[uuid.UUID, ...] = (),
+) -> Settings:
     """The settings file for these topics; foreign ones are not in it until somebody sets something."""
     return Settings(
         generation,
@@ -75,4 +80,5 @@ def to_settings(generation: int, topics: Mapping[str, TopicEntry], store: Mappin
             if not entry.foreign and entry.id is not None
         },
         dict(store),
+        deleting,
     )

@@ -4,31 +4,46 @@ A frame, both ways:
 
     length of the header  uint32, big-endian
     header                JSON: {"command", "arguments", "payload": bytes that follow} or
-                          {"result" | "error", "payload"}
+                          {"result" | "error" | "progress", "payload"}
     payload               that many bytes; records travel as a RecordBatch
 
-Only the user who runs the holder may connect (the socket's mode is 0600). Frames are bounded.
+Long work answers with any number of progress frames ([what, done, total]) before its result; each of them
+begins the asker's time-out anew. Only the user who runs the holder may connect (the socket's mode is 0600).
+Frames are bounded.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
+import stat
 import struct
 import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from stratalog import errors
 from stratalog.errors import ControlError, StratalogError
 
 SOCKET_NAME = ".stratalog.sock"
+TEMPORARY_NAME = "control.sock"
 MAX_HEADER_BYTES = 16 << 20
 MAX_PAYLOAD_BYTES = 64 << 20
 LONGEST_ADDRESS = 100
 """A Unix socket's address has 108 bytes at most."""
 
 _LENGTH = struct.Struct(">I")
+
+
+Progress = Callable[[str, int, int], None]
+"""What is being done, how many bytes of it are done, and how many there are."""
+
+
+HEARTBEAT = ""
+"""The name in a progress frame that only says that the work goes on."""
 
 
 class Frame(NamedTuple):
@@ -68,10 +83,13 @@ def take_frame(buffer: bytearray) -> Frame | None:
 
 
 def listen(directory: str) -> tuple[socket.socket, str]:
-    """A listening socket in the log directory, or in the temporary directory when its path is too long."""
+    """A listening socket in the log directory, or in the temporary directory when its path is too long.
+
+    For whoever holds the lock of the directory: what an earlier holder left of either is swept away.
+    """
     address = os.path.join(os.path.abspath(directory), SOCKET_NAME)
-    if len(address.encode()) > LONGEST_ADDRESS:
-        address = os.path.join(tempfile.mkdtemp(prefix="stratalog-"), "control.sock")
+    if len(os.fsencode(address)) > LONGEST_ADDRESS:
+        address = os.path.join(_temporary_directory(os.path.abspath(directory)), TEMPORARY_NAME)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         try:
@@ -87,18 +105,37 @@ def listen(directory: str) -> tuple[socket.socket, str]:
         listener.setblocking(False)
     except OSError:
         listener.close()
+        remove_address(address)
         raise
     return listener, address
 
 
+def _temporary_directory(directory: str) -> str:
+    """A new place for the socket of a log directory, named after it; those of dead holders are removed."""
+    prefix = f"stratalog-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]}-"
+    where = tempfile.gettempdir()
+    if len(os.fsencode(where)) + len(prefix) + len(TEMPORARY_NAME) + 10 > LONGEST_ADDRESS:
+        where = "/tmp"  # TMPDIR may be as long as the log directory
+    with suppress(OSError), os.scandir(where) as entries:
+        for entry in entries:
+            if entry.name.startswith(prefix) and _is_ours(entry):
+                remove_address(os.path.join(entry.path, TEMPORARY_NAME))
+    return tempfile.mkdtemp(prefix=prefix, dir=where)
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    """Anybody may put things into the temporary directory."""
+    found = entry.stat(follow_symlinks=False)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
 def remove_address(address: str) -> None:
     """Take the socket's name away again."""
-    try:
+    with suppress(OSError):
         os.unlink(address)
-        if os.path.basename(address) == "control.sock":
+    if os.path.basename(address) == TEMPORARY_NAME:
+        with suppress(OSError):
             os.rmdir(os.path.dirname(address))
-    except OSError:
-        return
 
 
 def error_to_header(error: Exception) -> dict[str, Any]:
@@ -132,12 +169,22 @@ class ControlClient:
                 f"{self._who} holds the store and does not answer at {address}: {error}"
             ) from error
 
-    def request(self, command: str, arguments: dict[str, Any], payload: bytes = b"") -> Frame:
+    def request(
+        self,
+        command: str,
+        arguments: dict[str, Any],
+        payload: bytes = b"",
+        progress: Progress | None = None,
+    ) -> Frame:
         """Send a command and wait for its answer; the holder's errors are raised as they were there."""
         try:
             self._socket.sendall(pack_frame(Frame({"command": command, "arguments": arguments}, payload)))
             while True:
                 frame = take_frame(self._buffer)
+                if frame is not None and "progress" in frame.header:
+                    if progress is not None and frame.header["progress"][0] != HEARTBEAT:
+                        progress(*frame.header["progress"])
+                    continue
                 if frame is not None:
                     break
                 data = self._socket.recv(1 << 20)

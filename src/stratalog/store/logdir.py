@@ -62,9 +62,9 @@ class LogDir:
         self._fs.make_dir(self.path)
         self._lock = self._fs.lock(self.file(LOCK), info)
         if not self._fs.exists(self.file(META_PROPERTIES)):
-            self._sync_ancestors()
+            self.sync_ancestors()
 
-    def _sync_ancestors(self) -> None:
+    def sync_ancestors(self) -> None:
         """A new store: its own name, and those above that were made for it, must survive a power cut too.
 
         `meta.properties` is written after this, so a start that was cut short does it again.

@@ -6,9 +6,11 @@ This is the inside of `Store`: topics ask it for their partitions, the backgroun
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TYPE_CHECKING
 
 from stratalog.config import BrokerConfig
 from stratalog.errors import (
@@ -26,17 +28,27 @@ from stratalog.log.follower import PartitionFollower
 from stratalog.log.recovery import OpenAs, RecoveryReport, open_partition
 from stratalog.log.writer import PartitionWriter
 from stratalog.store import catalog, logdir
+from stratalog.store.archives import Archives
 from stratalog.store.catalog import TopicEntry
-from stratalog.store.deletion import Deletions
 from stratalog.store.logdir import LogDir, Offsets
 from stratalog.store.moving import is_moved, take_mark_off
+from stratalog.store.tiering import local_start_offset
+
+if TYPE_CHECKING:
+    from stratalog.archive.objects import Objects
 
 
 class Partitions:
     """Every partition of an open store. Changes are serialised by ``lock``."""
 
     def __init__(
-        self, context: LogContext, paths: list[str], config: BrokerConfig, *, read_only: bool
+        self,
+        context: LogContext,
+        paths: list[str],
+        config: BrokerConfig,
+        *,
+        read_only: bool,
+        objects: Objects | None = None,
     ) -> None:
         self.context = context
         self.config = config
@@ -48,8 +60,12 @@ class Partitions:
         self.settings = Settings()
         self.closed: Exception | None = None
         self.recovery: list[RecoveryReport] = []
-        self.deletions = Deletions(context)
+        self.archives = Archives(self, objects)
         self.on_roll: Callable[[], None] = lambda: None
+        self._cleaner_lock = threading.Lock()
+        self._saving = threading.RLock()
+        self.remember = True
+        """Whether the settings of this open are kept with the store."""
         self._log_starts: tuple[float, dict[tuple[str, int], int]] = (-1.0, {})
         self._last_checkpoint_s = context.clock.monotonic_s()
 
@@ -84,6 +100,8 @@ class Partitions:
                 listing: dict[tuple[str, int], str] = {}
                 self.try_dir(each, partial(_list_partitions, each, listing))
                 for (topic, partition), directory in sorted(listing.items()):
+                    if self._finish_deletion(each, directory):
+                        continue
                     entry = entries.get(topic)
                     if entry is None:
                         entry = TopicEntry(topic, each.read_topic_id(directory), foreign=True)
@@ -92,6 +110,14 @@ class Partitions:
                     entry.directories[partition] = self._one_of(twin, (each, directory))
                     entry.partitions = max(entry.partitions, partition + 1)
             self.entries = entries
+
+    def _finish_deletion(self, each: LogDir, directory: str) -> bool:
+        """Whether a directory belongs to a topic whose deletion was decided; a writer carries it out."""
+        if not self.settings.deleting or each.read_topic_id(directory) not in self.settings.deleting:
+            return False
+        if not self.read_only:
+            self.try_dir(each, partial(each.delete_partition, directory))
+        return True
 
     def _one_of(self, twin: tuple[LogDir, str] | None, found: tuple[LogDir, str]) -> tuple[LogDir, str]:
         """A partition found twice: a move that a crash cut short left a mark on the old one."""
@@ -160,6 +186,7 @@ class Partitions:
             foreign=where.foreign,
             recovery_point=points.get((entry.name, partition)),
             log_start_offset=starts.get((entry.name, partition), 0),
+            local_start_offset=local_start_offset(self.context.fs, directory),
             producer_expiration_ms=self.config.get_int("producer.id.expiration.ms"),
         )
         try:
@@ -181,6 +208,7 @@ class Partitions:
             on_roll=self.on_roll,
         )
         writer.rolls_idle = not entry.foreign
+        self.archives.attach(writer, entry, starts.get((entry.name, partition), 0))
         if writer.next_offset > writer.recovery_point:
             # What recovery found past the synced end is kept: make it durable before anybody sees it.
             writer.flush()
@@ -208,19 +236,37 @@ class Partitions:
         )
         return held, -self.context.fs.free_bytes(where.path)
 
-    def save(self, entries: Mapping[str, TopicEntry]) -> None:
-        """Write the settings to every directory; the highest generation wins at the next open."""
-        settings = catalog.to_settings(self.settings.generation + 1, entries, self.settings.store)
-        for each in self.online():
-            each.mark_dirty()
-            each.write_settings(settings)
-        self.settings = settings
+    def save(self, entries: Mapping[str, TopicEntry], deleting: uuid.UUID | None = None) -> None:
+        """Write the settings to every directory; the highest generation wins at the next open.
+
+        ``deleting``: the id of a topic that is about to go. It stays in the settings, and so stay those of
+        directories that are offline; an id is never given twice.
+        """
+        with self._saving:
+            gone = self.settings.deleting if len(self.online()) < len(self.dirs) else ()
+            if deleting is not None:
+                gone = (*gone, deleting)
+            settings = catalog.to_settings(self.settings.generation + 1, entries, self._kept(), gone)
+            for each in self.online():
+                each.mark_dirty()
+                each.write_settings(settings)
+            self.settings = settings
 
     def mark_dirty(self, where: LogDir) -> None:
-        """Before the first write to a directory; the settings file in it says that it is ours from now on."""
+        """Before the first write to a directory; the settings file in it says that it is ours from now on.
+
+        What was said about the store as a whole is kept from here on, too.
+        """
+        with self._saving:
+            if self.settings.store != self._kept():
+                self.save(self.entries)
         if not where.has_settings:
             where.write_settings(self.settings)
         where.mark_dirty()
+
+    def _kept(self) -> dict[str, str]:
+        """What is kept of what was said about the store as a whole."""
+        return self.config.explicit if self.remember else dict(self.settings.store)
 
     def entry(self, name: str) -> TopicEntry:
         self.check_open()
@@ -251,7 +297,12 @@ class Partitions:
             raise LogDirOfflineError(f"{name}-{partition} could not be opened; see the log")
         with self.lock:
             follower = PartitionFollower(
-                self.context, placed[1], name, partition, log_start=lambda: self._log_start(name, partition)
+                self.context,
+                placed[1],
+                name,
+                partition,
+                log_start=lambda: self._log_start(name, partition),
+                cold=self.archives.cold(entry, partition, placed[1]),
             )
             self.views[(name, partition)] = follower
             return follower
@@ -275,7 +326,10 @@ class Partitions:
 
     def place(self, name: str, partition: int) -> tuple[LogDir, str]:
         """The log directory a partition is in, and its own directory."""
-        return self.entries[name].directories[partition]
+        try:
+            return self.entries[name].directories[partition]
+        except KeyError:
+            raise UnknownTopicError(f"{name}-{partition} is gone") from None
 
     def writers(self) -> list[PartitionWriter]:
         return [view for view in list(self.views.values()) if isinstance(view, PartitionWriter)]
@@ -292,7 +346,7 @@ class Partitions:
                 key = (writer.topic, writer.partition)
                 points[key] = writer.recovery_point
                 marks[key] = writer.end_offset()
-                if writer.log_start_offset > writer.segments()[0].base_offset:
+                if writer.log_start_offset > writer.segments()[0].base_offset or writer.is_tiered:
                     starts[key] = writer.log_start_offset
             offsets = {
                 logdir.RECOVERY_POINT: points,
@@ -304,16 +358,49 @@ class Partitions:
     def delete_records(self, name: str, partition: int, before_offset: int) -> int:
         """Move the log start offset up, durably; whole segments below it are deleted."""
         writer = self.writer(name, partition)
-        with self.lock:
+        with self.lock, writer.maintenance:
             where = self.place(name, partition)[0]
+            start = writer.checked_log_start(before_offset)
             writer.settle_sealed()  # the producers' state at the new start must outlive what is deleted
+            marked = self._mark_log_start(where, writer, start)
             hidden = writer.advance_log_start(before_offset)
-            starts = where.read_offsets(logdir.LOG_START)
-            starts[(name, partition)] = writer.log_start_offset
-            where.write_offsets(logdir.LOG_START, starts)
             delay_s = writer.config.file_delete_delay_ms / 1000
-            self.deletions.add(writer.directory, hidden, delay_s)
+            # Without the mark, no power cut may leave a hole among them: one after the other, each synced.
+            for run in [hidden] if marked else [[segment] for segment in hidden]:
+                self.context.deletions.add(self.context, writer.directory, run, delay_s)
+        if self.archives.tiering is not None:
+            self.archives.tiering.expire(writer)
         return writer.log_start_offset
+
+    def _mark_log_start(self, where: LogDir, writer: PartitionWriter, start: int) -> bool:
+        """Write down where a log is to begin; False when the disk is full and it can go without saying.
+
+        Deleting must work on a full disk, and whole segments tell by themselves where the log begins.
+        """
+        try:
+            starts = where.read_offsets(logdir.LOG_START)
+            starts[(writer.topic, writer.partition)] = start
+            where.write_offsets(logdir.LOG_START, starts)
+            return True
+        except DiskFullError:
+            local = writer.local_segments()
+            if writer.segments()[0] is not local[0] or all(each.base_offset != start for each in local):
+                raise
+            return False
+
+    def first_dirty_offset(self, name: str, partition: int) -> int | None:
+        """The cleaner's checkpoint; None when this partition was never cleaned."""
+        where = self.place(name, partition)[0]
+        return where.read_offsets(logdir.CLEANER_OFFSET).get((name, partition))
+
+    def save_first_dirty_offset(self, name: str, partition: int, offset: int) -> None:
+        """Remember, durably, up to where a partition is cleaned."""
+        where = self.place(name, partition)[0]
+        with self._cleaner_lock:
+            offsets = where.read_offsets(logdir.CLEANER_OFFSET)
+            if offsets.get((name, partition)) != offset:
+                offsets[(name, partition)] = offset
+                where.write_offsets(logdir.CLEANER_OFFSET, offsets)
 
     def release_some_handle(self) -> bool:
         """Let one idle writer's file handle go; False when every one is in use."""
@@ -326,7 +413,7 @@ class Partitions:
                 writer.tick()
             except StorageError as error:
                 self.context.warn(f"{writer.directory}: {error}")
-        self.deletions.run()
+        self.context.deletions.run(self.context)
         now = self.context.clock.monotonic_s()
         interval_s = self.config.get_int("log.flush.offset.checkpoint.interval.ms") / 1000
         if now - self._last_checkpoint_s >= interval_s:
@@ -343,7 +430,7 @@ class Partitions:
         failed: set[LogDir] = set()
         first: StorageError | None = None
         dirty = any(each.dirty for each in self.online())
-        self.deletions.run(everything=True)
+        self.context.deletions.run(self.context, everything=True)
         for writer in self.writers():
             where = self.place(writer.topic, writer.partition)[0]
             broken = writer.unusable is not None

@@ -23,21 +23,21 @@ def is_arrow(records: object) -> TypeGuard[Any]:
 
 def arrow_parts(
     table: pa.Table | pa.RecordBatch, partition: int | None, count: int, sticky: Callable[[int, int], int]
-) -> Iterator[tuple[int, pa.RecordBatch]]:
+) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
     """(partition, rows) in order. A ``partition`` column decides, else the key, else the sticky partition."""
+    names = table.schema.names
+    if "value" not in names:
+        raise InvalidRecordError(f"a table to append needs a 'value' column; this one has {names}")
+    if partition is not None or count == 1:
+        if table.num_rows:
+            yield partition or 0, table
+        return
     import pyarrow as pa
 
-    whole = table if isinstance(table, pa.Table) else pa.Table.from_batches([table])
-    if "value" not in whole.column_names:
-        raise InvalidRecordError(
-            f"a table to append needs a 'value' column; this one has {whole.column_names}"
-        )
-    for batch in whole.to_batches():
+    for batch in table.to_batches() if isinstance(table, pa.Table) else [table]:
         if not batch.num_rows:
             continue
-        if partition is not None or count == 1:
-            yield partition or 0, batch
-        elif "partition" in batch.schema.names and not batch.column("partition").null_count:
+        if "partition" in batch.schema.names and not batch.column("partition").null_count:
             yield from _split(batch, batch.column("partition").cast(pa.int32()))
         elif "key" in batch.schema.names:
             yield from _split(batch, _by_key(batch.column("key"), count, sticky))

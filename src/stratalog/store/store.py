@@ -11,9 +11,10 @@ import os
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from stratalog.config import (
     BrokerConfig,
@@ -22,6 +23,7 @@ from stratalog.config import (
     check_names,
     describe,
     parse_overrides,
+    with_profile,
 )
 from stratalog.errors import (
     ClosedError,
@@ -39,29 +41,26 @@ from stratalog.log.names import collides, validate_topic
 from stratalog.log.recovery import RecoveryReport
 from stratalog.log.repair import RepairReport, repair_partition
 from stratalog.log.writer import PartitionWriter
-from stratalog.store import catalog
+from stratalog.store import arriving, catalog
 from stratalog.store.background import Background
 from stratalog.store.catalog import TopicEntry
+from stratalog.store.janitor import Janitor
+from stratalog.store.journal import Journal
+from stratalog.store.lifecycle import Lifecycle
 from stratalog.store.logdir import LogDir
 from stratalog.store.moving import move_partition
+from stratalog.store.numbers import LogDirInfo, log_dir_numbers
 from stratalog.store.partitions import Partitions
+from stratalog.store.remembering import remembered
 from stratalog.store.topic import Topic
+from stratalog.store.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from stratalog.archive.objects import Objects
 
 MAX_PARTITIONS = 100_000
 
 _open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
-
-
-@dataclass(frozen=True, slots=True)
-class LogDirInfo:
-    """The numbers of one log directory."""
-
-    path: str
-    partitions: int
-    segments: int
-    size_bytes: int
-    free_bytes: int | None
-    offline: str | None
 
 
 def open_store(
@@ -73,12 +72,22 @@ def open_store(
     fs: FileSystem | None = None,
     clock: Clock | None = None,
     background: bool = True,
+    janitor: bool = False,
+    remember: bool = True,
+    objects: Objects | None = None,
 ) -> Store:
     """Open a store at one or several log directories.
 
-    ``config`` holds broker settings by Kafka's names. ``create=False`` refuses a directory that is not
-    there. ``fs``, ``clock`` and ``background=False`` are for tests: another filesystem, another time, and
-    no thread, in which case `Store.tick` must be called.
+    ``config`` holds broker settings by Kafka's names. They are kept with the store from its first write on:
+    None means what was said last, so that a command line beside a program goes by the program's settings;
+    an empty mapping means the defaults; with ``remember=False`` they hold for this open only.
+
+    ``create=False`` refuses a directory that is not there. ``janitor=True`` carries the topics' policies out
+    while the store is open: retention every ``log.retention.check.interval.ms``, compaction and archiving
+    whenever they are due.
+
+    ``fs``, ``clock``, ``objects`` and ``background=False`` are for tests: another filesystem, another time,
+    another object store, and no thread, in which case `Store.tick` must be called.
     """
     paths = [path] if isinstance(path, str | os.PathLike) else list(path)
     if not paths:
@@ -86,18 +95,22 @@ def open_store(
     names = [os.fspath(each).rstrip("/") or "/" for each in paths]
     if len(set(names)) != len(names):
         raise InvalidArgumentError(f"the same log directory is given twice: {', '.join(names)}")
+    fs = fs or RealFileSystem()
     return Store(
         names,
-        BrokerConfig.parse(config),
+        remembered(fs, names) if config is None else BrokerConfig.parse(config),
         read_only=read_only,
         create=create,
-        fs=fs or RealFileSystem(),
+        fs=fs,
         clock=clock or SystemClock(),
         background=background,
+        janitor=janitor,
+        remember=remember,
+        objects=objects,
     )
 
 
-class Store:
+class Store(Upkeep):
     """An open store; use it in a ``with`` block or call `close`."""
 
     def __init__(
@@ -110,6 +123,9 @@ class Store:
         fs: FileSystem,
         clock: Clock,
         background: bool,
+        janitor: bool,
+        remember: bool = True,
+        objects: Objects | None = None,
     ) -> None:
         self.config = config
         self.read_only = read_only
@@ -117,10 +133,15 @@ class Store:
             if (read_only or not create) and not fs.exists(path):
                 raise NotFoundError(f"no log directory at {path}")
         handles = HandleCache(fs, config.get_int("log.max.open.files") or None)
-        self._partitions = Partitions(LogContext(fs, handles, clock), paths, config, read_only=read_only)
+        context = LogContext(fs, handles, clock)
+        self._partitions = Partitions(context, paths, config, read_only=read_only, objects=objects)
+        self._partitions.remember = remember
         handles.on_pressure = self._partitions.release_some_handle
         self._topics: dict[str, Topic] = {}
         self._background: Background | None = None
+        self._lifecycle = Lifecycle(self._partitions)
+        self._journal = Journal(self._partitions)
+        self._janitor = Janitor(self._lifecycle) if janitor and not read_only else None
         if read_only:
             self._partitions.load()
         else:
@@ -150,6 +171,7 @@ class Store:
             if not partitions.online():
                 raise LogDirOfflineError(f"no log directory can be used: {partitions.dirs[0].offline}")
             cluster_id = id_to_text(new_id())
+            arriving.finish(partitions.online())
             for each in partitions.online():
                 each.read_state()
                 cluster_id = each.ensure_meta_properties(cluster_id)
@@ -157,6 +179,7 @@ class Store:
                     fs.remove_tree(leftover)
             partitions.load()
             partitions.recover()
+            self._journal.recover()
             if background:
                 self._background = Background(self, control=isinstance(fs, RealFileSystem))
                 partitions.on_roll = self._background.wake
@@ -199,7 +222,7 @@ class Store:
         count = self.config.get_int("num.partitions") if partitions is None else partitions
         if not isinstance(count, int) or not 1 <= count <= MAX_PARTITIONS:
             raise InvalidArgumentError(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {count!r}")
-        entry = TopicEntry(name, new_id(), count, parse_overrides(config or {}))
+        entry = TopicEntry(name, new_id(), count, parse_overrides(with_profile(config or {})))
         entry.config(self.config)
         with self._partitions.lock:
             entries = self._partitions.entries
@@ -232,7 +255,9 @@ class Store:
         """Change settings of a topic; None takes an override back. Returns what is in force then."""
         self._check_writable()
         check_names(changes)
-        sets = parse_overrides({key: value for key, value in changes.items() if value is not None})
+        sets = parse_overrides(
+            with_profile({key: value for key, value in changes.items() if value is not None})
+        )
         with self._partitions.lock:
             entry = self._partitions.entry(name)
             overrides = {**(catalog.NO_POLICY if entry.foreign else {}), **entry.overrides, **sets}
@@ -248,15 +273,24 @@ class Store:
                 if isinstance(view, PartitionWriter):
                     view.apply_config(config)
                     view.rolls_idle = True
+                    self._partitions.archives.attach(view, entry, view.log_start_offset)
             return config
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic and all its data."""
         self._check_writable()
         partitions = self._partitions
-        with partitions.lock:
+        with ExitStack() as claimed:
+            for number in range(partitions.entry(name).partitions):
+                claimed.enter_context(self._lifecycle.claims.claim((name, number)))
+            claimed.enter_context(partitions.lock)
             entry = partitions.entry(name)
-            partitions.save({key: value for key, value in partitions.entries.items() if key != name})
+            tiering = partitions.archives.tiering
+            if tiering is not None:
+                tiering.begin_deletion(entry)
+            partitions.save(
+                {key: value for key, value in partitions.entries.items() if key != name}, deleting=entry.id
+            )
             self._topics.pop(name, None)
             for partition, (where, directory) in entry.directories.items():
                 partitions.mark_dirty(where)
@@ -266,7 +300,10 @@ class Store:
                     for segment in view.segments():
                         segment.forget()
                 where.delete_partition(directory)
+                self._lifecycle.forget((name, partition))
             del partitions.entries[name]
+            if tiering is not None:
+                tiering.finish_deletion(entry)
 
     def describe_topic(self, name: str) -> list[ConfigEntry]:
         """Every setting of a topic with its value and where it comes from."""
@@ -282,6 +319,8 @@ class Store:
     def tick(self) -> None:
         """Do what time makes due; only needed without the background thread."""
         self._partitions.tick()
+        if self._janitor is not None:
+            self._janitor.tick()
 
     def flush(self) -> None:
         """Make everything appended so far durable, in every partition."""
@@ -294,7 +333,7 @@ class Store:
         """Move a partition to another log directory of this store; readers and writers wait."""
         self._check_writable()
         partitions = self._partitions
-        with partitions.lock:
+        with self._lifecycle.claims.claim((name, partition)), partitions.lock:
             writer = partitions.writer(name, partition)
             entry = partitions.entry(name)
             target = next((each for each in partitions.online() if each.path == to.rstrip("/")), None)
@@ -319,7 +358,7 @@ class Store:
         """Give up or rebuild what is damaged, exactly as told; the partition is closed meanwhile."""
         self._check_writable()
         partitions = self._partitions
-        with partitions.lock:
+        with self._lifecycle.claims.claim((name, partition)), partitions.lock:
             writer = partitions.writer(name, partition)
             where, directory = partitions.place(name, partition)
             partitions.mark_dirty(where)
@@ -348,23 +387,7 @@ class Store:
         partitions.check_open()
         if self.read_only:
             partitions.load()
-        return [self._log_dir(each) for each in partitions.dirs]
-
-    def _log_dir(self, where: LogDir) -> LogDirInfo:
-        if where.offline is not None:
-            return LogDirInfo(where.path, 0, 0, 0, None, str(where.offline))
-        count = segments = size = 0
-        for entry in self._partitions.entries.values():
-            for partition, (each, _) in entry.directories.items():
-                if each is not where:
-                    continue
-                view = self._partitions.view(entry.name, partition)
-                view.refresh()
-                count += 1
-                segments += len(view.segments())
-                size += sum(segment.size for segment in view.segments())
-        free = self._partitions.context.fs.free_bytes(where.path)
-        return LogDirInfo(where.path, count, segments, size, free, None)
+        return [log_dir_numbers(partitions, each) for each in partitions.dirs]
 
     def open_files(self) -> int:
         """File handles the store has open right now."""
@@ -386,8 +409,12 @@ class Store:
         """Sync everything, write the checkpoints and the clean-shutdown file, let the locks go."""
         if self._partitions.closed is not None:
             return
+        self._lifecycle.stopping.set()
         if self._background is not None:
             self._background.stop()
+        if self._janitor is not None:
+            self._janitor.join()
+        self._lifecycle.claims.close()  # whoever rewrites segments must be done before the lock goes
         with self._partitions.lock:
             if self._partitions.closed is not None:
                 return
@@ -396,6 +423,7 @@ class Store:
                     self._partitions.close_writers()
             finally:
                 self._partitions.closed = ClosedError("the store is closed")
+                self._partitions.archives.close()
                 for each in self._partitions.dirs:
                     each.release()
                 self._partitions.context.handles.close()

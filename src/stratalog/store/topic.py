@@ -13,7 +13,9 @@ from stratalog.errors import InvalidArgumentError, InvalidRecordError, UnknownPa
 from stratalog.format.metadata import id_to_text
 from stratalog.log import door, lookup
 from stratalog.log.arrow_scan import ScanOptions, ScanRange, check_columns, scan_to_arrow
+from stratalog.log.point import read_one, record_at
 from stratalog.log.reader import check_isolation, check_start, read_records
+from stratalog.log.states import segment_states
 from stratalog.model import Appended, AppendedRange, Header, Record, SegmentInfo
 from stratalog.store.routing import arrow_parts, is_arrow
 
@@ -35,6 +37,7 @@ class Topic:
         self._partitions = partitions
         self.name = name
         self._views: list[PartitionWriter | PartitionFollower | None] = []
+        self._only: PartitionWriter | None = None  # the writer of a topic with one partition
         self._sticky = 0
         self._sticky_left = STICKY_BYTES
         self._sticky_lock = threading.Lock()
@@ -78,12 +81,21 @@ class Topic:
         view.refresh()
         return view.end_offset(check_isolation(isolation))
 
-    def segments(self, partition: int | None = None) -> list[SegmentInfo]:
-        """Every segment with its state, offsets and size, in order."""
-        return [info for each in self._choose(partition) for info in self._view(each).segment_infos()]
+    def segments(self, partition: int | None = None, *, deleted: bool = False) -> list[SegmentInfo]:
+        """Every segment with its state, offsets and size, in order.
+
+        With ``deleted`` also those that wait, renamed, for the end of ``file.delete.delay.ms``.
+        """
+        return [
+            info
+            for each in self._choose(partition)
+            for info in segment_states(self._view(each), deleted=deleted)
+        ]
 
     def size_bytes(self, partition: int | None = None) -> int:
-        return sum(segment.size_bytes for segment in self.segments(partition))
+        return sum(
+            info.size_bytes for each in self._choose(partition) for info in self._view(each).segment_infos()
+        )
 
     # -- writing ---------------------------------------------------------------------------------------
 
@@ -102,6 +114,9 @@ class Topic:
         Without ``partition`` the key decides, as in the Java client; without a key too, the topic sticks
         to one partition for a while.
         """
+        only = self._only
+        if only is not None and (partition is None or partition == 0):
+            return only.append_one(value, key, headers, timestamp, sync)
         if partition is None:
             count = len(self._views) or self.partitions
             if count == 1:
@@ -129,16 +144,17 @@ class Topic:
         Returns a range for each partition that got records. The order of the records is kept within a
         partition. When a partition fails, what went to those before it stays.
         """
-        if is_arrow(records):
+        if type(records) is not list and is_arrow(records):
             return self._append_arrow(records, partition, sync)
         rows = records if isinstance(records, list) else list(records)
         if not rows:
             return []
+        only = self._only
+        if only is not None and (partition is None or partition == 0):
+            return [only.append_records(rows, sync)]
         count = self.partitions
         if partition is not None or count == 1:
-            placed = self._writer(partition or 0).append_records(rows, False)
-            self._sync_all([placed], sync)
-            return [placed]
+            return [self._writer(partition or 0).append_records(rows, sync)]
         groups = self._group(rows, count)
         ranges = [self._writer(number).append_records(group, False) for number, group in groups.items()]
         self._sync_all(ranges, sync)
@@ -251,6 +267,8 @@ class Topic:
         view.refresh()
         if start is not None:
             check_start(view, start, level)
+            if end == start + 1 and not follow and not skip_damaged:
+                return read_one(view, start, level)
         return read_records(
             view,
             start,
@@ -260,6 +278,17 @@ class Topic:
             skip_damaged=skip_damaged,
             poll_timeout_s=timeout_s,
         )
+
+    def at(self, offset: int, partition: int = 0, *, isolation: str = "read_uncommitted") -> Record | None:
+        """The record at ``offset``; None where there is none: a gap, a marker, or the end of the log.
+
+        Outside the log it is an `OffsetOutOfRangeError`, as for `read`.
+        """
+        view = self._view(partition)
+        level = check_isolation(isolation)
+        view.refresh()
+        check_start(view, offset, level)
+        return record_at(view, offset, level)
 
     def scan(
         self,
@@ -335,6 +364,8 @@ class Topic:
         if not self._partitions.read_only:
             views = self._partitions.views
             self._views = [views.get((self.name, number)) for number in range(self.partitions)]
+            only: Any = self._views[0] if len(self._views) == 1 else None
+            self._only = only
 
     def _choose(self, partition: int | None) -> list[int]:
         return list(range(self.partitions)) if partition is None else [partition]

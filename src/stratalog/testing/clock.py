@@ -8,21 +8,28 @@ START_MS = 2_000_000_000_000
 
 
 class ManualClock:
-    """Wall and monotonic time, both only ever moved by `advance`; see ``stratalog.log.context.Clock``."""
+    """Wall and monotonic time that move when told; see ``stratalog.log.context.Clock``."""
 
     def __init__(self, start_ms: int = START_MS) -> None:
         self._now_ms = start_ms
+        self._jumped_ms = 0
         self._ticks = itertools.count()
 
     def now_ms(self) -> int:
         return self._now_ms
 
     def monotonic_s(self) -> float:
-        return self._now_ms / 1000
+        return (self._now_ms - self._jumped_ms) / 1000
 
     def now_ns(self) -> int:
         """For a filesystem's modification times: no two calls get the same."""
         return self._now_ms * 1_000_000 + next(self._ticks)
 
     def advance(self, ms: int) -> None:
+        """Time passes."""
         self._now_ms += ms
+
+    def jump(self, ms: int) -> None:
+        """Somebody sets the wall clock, ahead or back; no time passes."""
+        self._now_ms += ms
+        self._jumped_ms += ms

@@ -27,8 +27,13 @@ class RawBatch(NamedTuple):
     data: bytes
 
 
-def read_raw(fs: FileSystem, directory: str, topic: str = "", partition: int = 0) -> list[RawBatch]:
-    """Every batch of every segment, in order. A byte that is not part of a right batch is CorruptionError."""
+def read_raw(
+    fs: FileSystem, directory: str, topic: str = "", partition: int = 0, *, gaps: bool = False
+) -> list[RawBatch]:
+    """Every batch of every segment, in order. A byte that is not part of a right batch is CorruptionError.
+
+    ``gaps``: offsets may be missing inside a segment, as compaction leaves them.
+    """
     found: list[RawBatch] = []
     expect = -1
     for base, name in sorted(_logs(fs.list_dir(directory))):
@@ -36,7 +41,7 @@ def read_raw(fs: FileSystem, directory: str, topic: str = "", partition: int = 0
         data = fs.read_file(path)
         if base < expect:
             raise CorruptionError(f"segment {base} begins before offset {expect}", path=path, position=0)
-        scan = batches.scan(data, expect=base)
+        scan = batches.scan(data, expect=None if gaps else base)
         if data and (scan.stop is not Stop.END or scan.end != len(data)):
             raise CorruptionError(f"{scan.stop.value}: {scan.reason}", path=path, position=scan.end)
         for row, header in enumerate(scan):

@@ -1,0 +1,318 @@
+"""A partition directory in the making: segments linked, copied or written anew, then everything that makes
+it one of ours at rest, as a writer leaves it that closed in order.
+
+Nobody looks at the directory before it is whole: it lies under a name that no store opens, and every file
+and name in it is synced before it gets its own. Files that already exist are only ever linked or read.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from stratalog import kernel
+from stratalog.config import TopicConfig
+from stratalog.errors import FormatError, StorageError
+from stratalog.format import checkpoints, metadata, producer_snapshot
+from stratalog.format import tail as tails
+from stratalog.format.txn_index import AbortedTxn
+from stratalog.log import names
+from stratalog.log.context import LogContext
+from stratalog.log.names import Kind, file_name
+from stratalog.log.replay import load_snapshot, replay
+from stratalog.log.segment import Segment
+from stratalog.log.sidecars import Sidecars
+from stratalog.log.tailfile import TailFile
+from stratalog.store.copies.cutting import pieces_before
+from stratalog.store.copies.reports import Meter, PartitionCopy
+
+COPY_BYTES = 4 << 20
+FOR_EVER_MS = 2**63 - 1
+
+
+class _Last(NamedTuple):
+    """The segment that was written last and may become the active one."""
+
+    segment: Segment
+    sidecars: Sidecars
+    cleaned: bool | None
+    aborted_known: bool = True
+    """Its aborted transactions came with it; else they are found by replaying it."""
+
+
+@dataclass(slots=True)
+class _Counts:
+    linked_segments: int = 0
+    linked_bytes: int = 0
+    copied_bytes: int = 0
+
+
+def would_expire(config: TopicConfig, copy: PartitionCopy, now_ms: int) -> bool:
+    """Whether ``retention.ms`` would delete records of a copy at the first look."""
+    oldest, limit = copy.oldest_timestamp, config.retention_ms
+    return config.delete and limit >= 0 and oldest is not None and oldest < now_ms - limit
+
+
+class PartitionBuilder:
+    """Fill a new directory from the lowest offset up, then `finish` it."""
+
+    def __init__(
+        self,
+        context: LogContext,
+        directory: str,
+        topic: str,
+        partition: int,
+        config: TopicConfig,
+        meter: Meter,
+    ) -> None:
+        self.context = context
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.notes: list[str] = []
+        self.segments: list[Segment] = []
+        self._fs = context.fs
+        self._config = config
+        self._meter = meter
+        self._counts = _Counts()
+        self._snapshots: list[int] = []
+        self._last: _Last | None = None
+        self._fs.make_dir(directory)
+
+    def path(self, base_offset: int, kind: Kind) -> str:
+        return f"{self.directory}/{file_name(base_offset, kind)}"
+
+    def start_over(self) -> None:
+        """Empty the directory: what was being copied changed meanwhile."""
+        for segment in self.segments:
+            segment.forget()
+        for name in self._fs.list_dir(self.directory):
+            self.context.handles.forget(f"{self.directory}/{name}")
+            self._fs.remove(f"{self.directory}/{name}")
+        self.notes.clear()
+        self.segments.clear()
+        self._snapshots.clear()
+        self._counts = _Counts()
+        self._last = None
+
+    # -- segments ------------------------------------------------------------------------------------
+
+    def link(self, segment: Segment, files: Mapping[Kind, str], next_offset: int) -> bool:
+        """Link the files of a sealed segment; False, and nothing of it, where that is not possible."""
+        made: list[str] = []
+        try:
+            for kind, path in files.items():
+                self._fs.link(path, self.path(segment.base_offset, kind))
+                made.append(self.path(segment.base_offset, kind))
+        except StorageError:
+            # Another filesystem, or one without links.
+            for path in made:
+                self._fs.remove(path)
+            return False
+        self._add(segment.base_offset, segment.size, next_offset)
+        self._counts.linked_segments += 1
+        self._counts.linked_bytes += segment.size
+        self._meter.done(segment.size)
+        return True
+
+    def copy(self, segment: Segment, files: Mapping[Kind, str], next_offset: int) -> None:
+        """Copy the files of a sealed segment as they are, damage included, which is noted."""
+        crc = 0
+        for kind, path in files.items():
+            if kind == names.LOG:
+                crc = self._copy_file(path, self.path(segment.base_offset, kind), segment.size, metered=True)
+            else:
+                with suppress(FileNotFoundError):  # derived data may be replaced meanwhile
+                    self._copy_file(path, self.path(segment.base_offset, kind), None, metered=False)
+        try:
+            seal = segment.seal
+        except FormatError as error:
+            self.notes.append(f"{segment.path()}: copied as it is: {error}")
+        else:
+            if seal is not None and seal.crc != crc:
+                self.notes.append(
+                    f"{segment.path()}: damaged, and copied as it is: its CRC is not the seal's;"
+                    " see `stratalog verify`"
+                )
+        self._add(segment.base_offset, segment.size, next_offset)
+        self._counts.copied_bytes += segment.size
+
+    def write(self, segment: Segment, cut: int, *, whole: bool) -> None:
+        """Write the batches of ``segment`` below ``cut`` anew, each checked, and derive what belongs to them.
+
+        ``whole``: the segment ends there and has a successor. Else it is the last, and may become the active.
+        """
+        base = segment.base_offset
+        made = Sidecars(base, self._config.index_interval_bytes, keyed=self._config.key_index_enable)
+        path, size = self.path(base, "log"), 0
+        with self._fs.open(path, "x") as file:
+            for data, scan in pieces_before(segment, cut):
+                file.pwrite(data, size)
+                made.add(size, data, scan)
+                size += len(data)
+                self._meter.done(len(data))
+            file.sync()
+        if not size:
+            self._fs.remove(path)
+            return
+        self._keep_time(segment.path(), path)
+        self._counts.copied_bytes += size
+        known = None if segment.is_active else segment.seal
+        added = self._add(base, size, cut)
+        if not segment.is_active:
+            made.aborted = [txn for txn in segment.aborted() if txn.last_offset < cut]
+        cleaned = known.cleaned if known is not None else None
+        last = _Last(added, made, cleaned, aborted_known=not segment.is_active)
+        if whole:
+            self._seal(last, cut)
+        else:
+            self._last = last
+
+    def take_written(self, base_offset: int, next_offset: int, *, cleaned: bool | None, whole: bool) -> None:
+        """A ``.log`` that already lies in the directory: check every batch of it, derive the rest.
+
+        Its ``.txnindex``, where it came with one, counts.
+        """
+        size = self._fs.stat(self.path(base_offset, "log")).size
+        segment = self._add(base_offset, size, next_offset)
+        made = Sidecars.of(segment, self._config.index_interval_bytes, keyed=self._config.key_index_enable)
+        made.aborted = list(segment.aborted())
+        self._counts.copied_bytes += size
+        last = _Last(segment, made, cleaned)
+        if whole:
+            self._seal(last, next_offset)
+        else:
+            self._last = last
+
+    def _add(self, base_offset: int, size: int, next_offset: int) -> Segment:
+        segment = Segment(
+            self.context,
+            self.directory,
+            self.topic,
+            self.partition,
+            base_offset,
+            size=size,
+            next_offset=next_offset,
+        )
+        self.segments.append(segment)
+        return segment
+
+    def _seal(self, last: _Last, next_offset: int) -> None:
+        """Write what is derived from a segment. One that does not reach its successor is not contiguous."""
+        made = last.sidecars
+        contiguous = made.seal.contiguous and made.seal.last_offset + 1 == next_offset
+        cleaned = last.cleaned if last.cleaned is not None else not contiguous
+        made.seal = replace(made.seal, contiguous=contiguous, cleaned=cleaned)
+        made.write(last.segment)
+        last.segment.forget()
+
+    def _copy_file(self, source: str, target: str, size: int | None, *, metered: bool) -> int:
+        """Copy and sync ``size`` bytes, or the whole file; returns their CRC-32C."""
+        crc = at = 0
+        with self._fs.open(source, "r") as reading, self._fs.open(target, "x") as writing:
+            end = reading.size() if size is None else size
+            while at < end:
+                data = reading.pread(min(COPY_BYTES, end - at), at)
+                if not data:
+                    raise StorageError(f"{source}: ended at byte {at} of {end} while it was copied")
+                writing.pwrite(data, at)
+                crc = kernel.crc32c(data, crc)
+                at += len(data)
+                if metered:
+                    self._meter.done(len(data))
+            writing.sync()
+        self._keep_time(source, target)
+        return crc
+
+    def _keep_time(self, source: str, target: str) -> None:
+        """Retention and `restore` go by when a segment was last written, not by when it was copied."""
+        with suppress(FileNotFoundError, NotADirectoryError, StorageError):
+            self._fs.set_mtime_ns(target, self._fs.stat(source).mtime_ns)
+
+    # -- the rest ------------------------------------------------------------------------------------
+
+    def take_snapshots(self, directory: str, offsets: Iterable[int], end: int) -> None:
+        """Copy the producer snapshots that belong to the segments taken."""
+        bases = {segment.base_offset for segment in self.segments}
+        for offset in offsets:
+            if offset > end or (offset not in bases and offset != end):
+                continue
+            with suppress(FileNotFoundError):
+                self._copy_file(
+                    f"{directory}/{file_name(offset, 'snapshot')}",
+                    self.path(offset, "snapshot"),
+                    None,
+                    metered=False,
+                )
+                self._snapshots.append(offset)
+
+    def add_snapshot(self, offset: int, data: bytes) -> None:
+        """A producer snapshot from elsewhere."""
+        self._fs.write_file(self.path(offset, "snapshot"), data, sync=True)
+        self._snapshots.append(offset)
+
+    def finish(
+        self,
+        *,
+        end: int,
+        log_start_offset: int,
+        topic_id: uuid.UUID,
+        leader_epochs: Iterable[tuple[int, int]],
+    ) -> PartitionCopy:
+        """The active segment, the producers' state at its end, the tail and the rest; durable on return."""
+        last, counts = self._last, self._counts
+        replayed: dict[int, list[AbortedTxn]] = {}
+        limit = end
+        if last is not None and not last.aborted_known:
+            replayed, limit = {last.segment.base_offset: last.sidecars.aborted}, last.segment.base_offset
+        state, at = load_snapshot(self.context, self.directory, self._snapshots, limit, FOR_EVER_MS)
+        replay(state, self.segments, at, end, replayed)
+        if last is not None:
+            self._seal(last, end)
+        seal = last.sidecars.seal if last is not None else None
+        if last is not None and seal is not None and seal.contiguous and seal.last_offset + 1 == end:
+            active = last.segment
+        else:
+            self._fs.open(self.path(end, "log"), "x").close()
+            active = self._add(end, 0, end)
+            with self._fs.open(active.path(), "w") as file:
+                file.sync()
+        self._fs.write_file(self.path(end, "snapshot"), producer_snapshot.pack(state.to_entries()), sync=True)
+        epochs = [each for each in leader_epochs if each[1] < end] or [(0, 0)]
+        self._fs.write_atomic(
+            f"{self.directory}/{names.LEADER_EPOCH_CHECKPOINT}", checkpoints.pack_leader_epochs(epochs)
+        )
+        self._fs.write_atomic(
+            f"{self.directory}/{names.PARTITION_METADATA}", metadata.pack_partition_metadata(topic_id)
+        )
+        self._write_tail(active, end, producers=len(state) > 0)
+        self._fs.sync_dir(self.directory)
+        oldest = self.segments[0].max_timestamp() if self.segments[0].size else None
+        for segment in self.segments:
+            segment.forget()
+        return PartitionCopy(
+            self.topic,
+            self.partition,
+            max(log_start_offset, self.segments[0].base_offset),
+            end,
+            end,
+            segments=len(self.segments),
+            linked_segments=counts.linked_segments,
+            linked_bytes=counts.linked_bytes,
+            copied_bytes=counts.copied_bytes,
+            oldest_timestamp=oldest if oldest is not None and oldest >= 0 else None,
+            open_transactions=tuple((producer, first) for first, producer in state.open_txns().items()),
+            notes=tuple(self.notes),
+        )
+
+    def _write_tail(self, active: Segment, end: int, *, producers: bool) -> None:
+        flags = tails.CLEAN | (tails.PRODUCERS if producers else 0)
+        if self._config.flush_messages != 1:
+            flags |= tails.READ_PAST_HIGH_WATERMARK
+        file = TailFile(self.context, self.directory, None)
+        file.write(active.base_offset, active.size, end, end, flags=flags)
+        file.sync()
+        self.context.handles.forget(file.path)

@@ -1,0 +1,413 @@
+"""Staged commits taken in exactly once: decided by one durable write, rolled forward until they are done.
+
+    1  the staged files are checked (size, CRC-32C, topics) and made durable
+    2  the entry goes to `stratalog.journal` in every log directory: from here on the commit happens
+    3  file by file, in order: batches join the active segment, a file as large as a segment becomes one
+    4  every partition is synced; the entry leaves the journal, its id stays there
+    5  what was staged for it, and whatever nobody will commit any more, is removed
+
+A crash before 2 leaves the log as it was. After 2 the next open, or the next commit, does what is left; a
+commit that comes again, with whatever staged files, is then a no-op.
+
+**What is in the log already** after a crash in 3 is read off the log itself, not off a position written
+beside it: such a position is late or early by the very append that the crash cut short, and other producers
+append in between. Batches that are appended carry this store's own producer id, and sequences that go on
+from the last it used in the partition; both are inside the batch's CRC, so they are there exactly when
+the records are. The entry says at which offset and sequence each partition begins. What of it is found
+from there on is skipped (and the producer state is asked too: compaction keeps each producer's last batch).
+Unlike a comparison of log end offsets this needs no lock over the whole entry, and holds when a power cut
+took the tail of the log, or offsets were skipped because readers had seen them. A producer id for each query
+would do as well but leave one behind for every query that ever was. A file that becomes a segment needs no
+mark: once renamed it is gone from the staging directory, in one step.
+
+One entry at a time: a partition that a pending entry still waits for takes no new one.
+"""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from stratalog import kernel
+from stratalog.errors import (
+    CorruptionError,
+    FormatError,
+    InvalidArgumentError,
+    LogDirOfflineError,
+    NotFoundError,
+    StorageError,
+    StratalogError,
+)
+from stratalog.format import batch as batches
+from stratalog.format import codecs
+from stratalog.format import journal as journals
+from stratalog.format.batch import Scan
+from stratalog.format.journal import Entry, StagedFile, Target
+from stratalog.log import door
+from stratalog.log.adopting import adopt
+from stratalog.log.producers import MAX_SEQUENCE, increment_sequence
+from stratalog.log.reader import segment_index
+from stratalog.log.scanning import scan_file
+from stratalog.log.writer import PartitionWriter
+from stratalog.store import staging
+from stratalog.store.partitions import Partitions
+
+APPEND_BYTES = 1 << 20
+FIRST_PRODUCER_ID = 1 << 62
+"""Brokers count theirs from 0."""
+
+_CRC = struct.Struct(">I")
+_PRODUCER = struct.Struct(">qhi")  # producer id, epoch, base sequence
+
+Told = Callable[[str, int, int], None]
+
+
+class Committed(NamedTuple):
+    """What became of a commit: ``duplicate`` when it had been taken in before."""
+
+    duplicate: bool
+    records: int
+
+
+class Journal:
+    """The commits of one writable store. Thread-safe: one commit after the other."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._context = partitions.context
+        self._lock = threading.Lock()
+        self._state = journals.Journal()
+        self._damage: FormatError | None = None
+
+    # -- opening -----------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """At an open, with every partition recovered: finish what was decided, remove what was not.
+
+        An entry that cannot be finished now (a disk is full or offline) stays, and is tried again with the
+        next commit; it does not keep the store from opening.
+        """
+        with self._lock:
+            self._load()
+            for entry in self._state.pending:
+                try:
+                    self._finish(entry, fresh=False)
+                except (StratalogError, FileNotFoundError) as error:
+                    self._context.warn(f"commit {entry.query}/{entry.batch} is not finished: {error}")
+            self._sweep()
+
+    def _load(self) -> None:
+        found = []
+        for each in self._partitions.online():
+            path = each.file(journals.FILE_NAME)
+            with suppress(FileNotFoundError):
+                self._context.fs.remove(f"{path}.tmp")
+            try:
+                found.append(journals.parse(self._context.fs.read_file(path)))
+            except FileNotFoundError:
+                continue
+            except FormatError as error:
+                self._context.warn(f"{path}: {error}")
+                self._damage = error.at(path) if isinstance(error, CorruptionError) else error
+        self._state = journals.newest(found) or journals.Journal()
+        if found:
+            self._damage = None
+
+    def _save(self, state: journals.Journal) -> None:
+        state = replace(state, generation=self._state.generation + 1)
+        data = journals.pack(state)
+        online = self._partitions.online()
+        if not online:
+            raise LogDirOfflineError("no log directory can be used")
+        for each in online:
+            self._partitions.mark_dirty(each)
+            self._context.fs.write_atomic(each.file(journals.FILE_NAME), data)
+        self._state = state
+
+    # -- committing --------------------------------------------------------------------------------------
+
+    def commit(self, entry: Entry, told: Told | None = None) -> Committed:
+        """Take staged files in, once; durable on return. Raises, and changes nothing, when one is not right.
+
+        An error after the decision (a full disk, a failing one) leaves the commit pending: coming again
+        finishes it.
+        """
+        staging.check_id(entry.query, entry.batch)
+        with self._lock:
+            if self._damage is not None:
+                raise StorageError(
+                    f"which commits were taken in is not known: {self._damage}; remove the file"
+                    f" {journals.FILE_NAME} from every log directory to begin anew"
+                )
+            self._finish_others(entry)
+            if self._state.has(entry.query, entry.batch):
+                self._sweep()
+                return Committed(True, 0)
+            entry = self._checked(entry)
+            if self._state.producer_id < 0:
+                fresh_id = FIRST_PRODUCER_ID + secrets.randbelow(FIRST_PRODUCER_ID - 1)
+                self._state = replace(self._state, producer_id=fresh_id)
+            entry = replace(entry, targets=tuple(self._targets(entry)))
+            self._save(self._state.with_pending(entry))
+            self._finish(entry, fresh=True, told=told)
+            self._sweep()
+            return Committed(False, sum(file.records for file in entry.files))
+
+    def _finish_others(self, entry: Entry) -> None:
+        """Bring pending entries to their end; an error counts when this entry must not overtake them."""
+        wanted = {(file.topic, file.partition) for file in entry.files}
+        for pending in self._state.pending:
+            try:
+                self._finish(pending, fresh=False)
+            except (StratalogError, FileNotFoundError):
+                touched = {(file.topic, file.partition) for file in pending.files}
+                if pending.query == entry.query or touched & wanted:
+                    raise
+
+    # -- step 1 ------------------------------------------------------------------------------------------
+
+    def _checked(self, entry: Entry) -> Entry:
+        """The entry with its files verified and durable; which of them become segments is settled here."""
+        fs, directories, files = self._context.fs, set(), []
+        for file in entry.files:
+            place = staging.check_name(file.name)
+            if (place.query, place.batch) != (entry.query, entry.batch):
+                raise InvalidArgumentError(f"{file.name} was not staged for {entry.query}/{entry.batch}")
+            writer = self._partitions.writer(file.topic, file.partition)
+            writer.make_usable()
+            path = self._path(file)
+            if path is None:
+                raise NotFoundError(f"{file.name}: nothing is staged under this name any more")
+            with fs.open(path, "w") as opened:
+                opened.sync()
+            plain = self._examine(writer, path, file)
+            directories.add(path.rpartition("/")[0])
+            files.append(file._replace(whole=file.whole and plain and self._adoptable(writer, path, file)))
+        for directory in sorted(directories):
+            root = directory.rpartition("/")[0]
+            for each in (directory, root, root.rpartition("/")[0] or "/"):
+                fs.sync_dir(each)
+        return replace(entry, files=tuple(files))
+
+    def _examine(self, writer: PartitionWriter, path: str, file: StagedFile) -> bool:
+        """Check everything an append would refuse, while nothing is decided yet.
+
+        Whether the batches can also be taken as they are, in the topic's codec and within one ``segment.ms``.
+        """
+        config, now = writer.config, self._context.clock.now_ms()
+        crc = size = records = 0
+        first, plain = None, True
+        for data, scan in self._chunks(path, file):
+            found = data[: scan.end]
+            crc, size = kernel.crc32c(found, crc), size + scan.end
+            checked = batches.validate(found, max_bytes=config.max_message_bytes, require_keys=config.compact)
+            for header in checked:
+                writer.admission.check_timestamps(header.min_timestamp, header.max_timestamp, now)
+                first = header.max_timestamp if first is None else first
+                plain = plain and header.max_timestamp - first <= config.segment_ms
+                plain = plain and header.codec == codecs.NAMES.get(config.compression_type, header.codec)
+                records += header.count
+        if (size, crc, records) != (file.size_bytes, file.crc, file.records):
+            raise CorruptionError(
+                f"{records} records in {size} bytes with CRC {crc:08x} are staged, {file.records} in"
+                f" {file.size_bytes} with {file.crc:08x} were written",
+                path=path,
+            )
+        return plain
+
+    def _adoptable(self, writer: PartitionWriter, path: str, file: StagedFile) -> bool:
+        """Whether plain appends would have made a segment of about these bytes."""
+        config = writer.config
+        where = self._partitions.place(file.topic, file.partition)[0]
+        return (
+            not (config.compact or config.log_append_time or config.segment_align_ms > 0)
+            and file.records <= config.segment_records
+            and 2 * file.size_bytes > config.segment_bytes >= file.size_bytes
+            and path.startswith(staging.root_of(where.path) + "/")
+        )
+
+    def _targets(self, entry: Entry) -> Iterator[Target]:
+        for topic, partition in sorted({(file.topic, file.partition) for file in entry.files}):
+            writer = self._partitions.writer(topic, partition)
+            yield self._target(writer)
+
+    def _target(self, writer: PartitionWriter) -> Target:
+        with writer.lock:
+            last = writer.producers.last_sequence(self._state.producer_id)
+            first = increment_sequence(last, 1) if last >= 0 else 0
+            return Target(writer.topic, writer.partition, writer.next_offset, first)
+
+    # -- steps 3 and 4 -------------------------------------------------------------------------------------
+
+    def _finish(self, entry: Entry, *, fresh: bool, told: Told | None = None) -> None:
+        """Roll an entry forward to its end. ``fresh``: nothing of it can be in the log yet."""
+        work = _RollForward(self, entry, fresh, told)
+        for writer, end in work.run():
+            writer.acknowledge(end, True)
+        self._save(self._state.with_done(work.entry, self._context.clock.now_ms()))
+
+    def _path(self, file: StagedFile) -> str | None:
+        """Where a staged file lies: whoever staged it may know the log directory by another name."""
+        for each in self._partitions.online():
+            path = f"{staging.root_of(each.path)}/{file.name}"
+            if self._context.fs.exists(path):
+                return path
+        return None
+
+    def _chunks(self, path: str, file: StagedFile) -> Iterator[tuple[memoryview, Scan]]:
+        with self._context.fs.open(path) as opened:
+            position = 0
+            for at, data, scan in scan_file(opened, 0, file.size_bytes, check_crc=True):
+                if not scan.n:
+                    raise CorruptionError(scan.reason, path=path, position=at)
+                yield data, scan
+                position = at + scan.end
+            if position != file.size_bytes:
+                raise CorruptionError("no whole batch", path=path, position=position)
+
+    # -- step 5 ------------------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        kept = {staging.check_name(file.name).name for entry in self._state.pending for file in entry.files}
+        roots = [each.path for each in self._partitions.online()]
+        staging.sweep(self._context, roots, self._state.has, kept)
+
+
+class _RollForward:
+    """One entry on its way into the log."""
+
+    def __init__(self, journal: Journal, entry: Entry, fresh: bool, told: Told | None) -> None:
+        self._journal = journal
+        self._partitions = journal._partitions
+        self._context = journal._context
+        self._producer_id = journal._state.producer_id
+        self._fresh = fresh
+        self._told = told
+        self._total = sum(file.size_bytes for file in entry.files)
+        self._done = 0
+        self.entry = entry
+
+    def run(self) -> list[tuple[PartitionWriter, int]]:
+        """Put everything into the log that is not there; the partitions it went to, and how far."""
+        reached = []
+        for target in self.entry.targets:
+            try:
+                writer = self._partitions.writer(target.topic, target.partition)
+            except LogDirOfflineError:
+                raise
+            except NotFoundError as error:
+                self._context.warn(f"commit {self.entry.query}/{self.entry.batch}: {error}; left out")
+                continue
+            self._partition(writer, target)
+            reached.append((writer, writer.next_offset))
+        return reached
+
+    def _partition(self, writer: PartitionWriter, target: Target) -> None:
+        there = 0
+        if not self._fresh:
+            there = self._already(writer, target)
+            target = self._renewed(writer, target, there)
+        sequence = target.first_sequence
+        for at, file in enumerate(self.entry.files):
+            if (file.topic, file.partition) != (target.topic, target.partition):
+                continue
+            if file.whole and self._adopt(writer, at):
+                pass
+            else:
+                if there < file.records:
+                    self._append(writer, file, sequence, there)
+                sequence = increment_sequence(sequence, file.records)
+                there = max(0, there - file.records)
+            self._done += file.size_bytes
+            if self._told is not None:
+                self._told("commit", self._done, self._total)
+
+    def _already(self, writer: PartitionWriter, target: Target) -> int:
+        """How many appended records of the entry the partition has: they are there in order."""
+        total = sum(
+            file.records
+            for file in self.entry.files
+            if (file.topic, file.partition) == (target.topic, target.partition)
+        )
+        last = [writer.producers.last_sequence(self._producer_id)]
+        last += self._sequences(writer, target.base_offset)
+        counts = ((each - target.first_sequence & MAX_SEQUENCE) + 1 for each in last if each >= 0)
+        return max((count for count in counts if count <= total), default=0)
+
+    def _sequences(self, writer: PartitionWriter, base_offset: int) -> Iterator[int]:
+        """The last sequences of our batches from an offset on, as the headers in the log say."""
+        segments = writer.local_segments()
+        for segment in segments[segment_index(segments, base_offset) :]:
+            start = segment.start_for(base_offset).position
+            with segment.open_log() as file:
+                for _, _, scan in scan_file(file, start, segment.size):
+                    for header in scan if scan.has_producers else ():
+                        if header.producer_id == self._producer_id and header.base_offset >= base_offset:
+                            yield header.last_sequence
+
+    def _renewed(self, writer: PartitionWriter, target: Target, there: int) -> Target:
+        """Begin anew where a crash took the end of the log, and with it what the entry went by."""
+        now = self._journal._target(writer)
+        if there:
+            return target
+        if now.base_offset >= target.base_offset and now.first_sequence == target.first_sequence:
+            return target
+        targets = tuple(now if each == target else each for each in self.entry.targets)
+        self._decide_anew(replace(self.entry, targets=targets))
+        return now
+
+    def _decide_anew(self, entry: Entry) -> None:
+        self.entry = entry
+        self._journal._save(self._journal._state.with_pending(entry))
+
+    def _adopt(self, writer: PartitionWriter, at: int) -> bool:
+        """Make a segment of a file; False when this disk cannot, and it must be appended instead."""
+        path = self._journal._path(self.entry.files[at])
+        if path is None:
+            return True  # renamed before the crash
+        try:
+            adopt(writer, path)
+        except StorageError as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EXDEV:
+                raise
+            files: Sequence[StagedFile] = self.entry.files
+            demoted = (*files[:at], files[at]._replace(whole=False), *files[at + 1 :])
+            self._decide_anew(replace(self.entry, files=tuple(demoted)))
+            return False
+        return True
+
+    def _append(self, writer: PartitionWriter, file: StagedFile, sequence: int, there: int) -> None:
+        """Append the batches of a file without its first ``there`` records."""
+        path = self._journal._path(file)
+        if path is None:
+            raise NotFoundError(f"{file.name} is gone, and {file.topic}-{file.partition} does not have it")
+        limit = min(APPEND_BYTES, writer.config.segment_bytes)
+        buffer = bytearray()
+        passed = 0
+        for data, scan in self._journal._chunks(path, file):
+            for header in scan:
+                first, passed = passed, passed + header.count
+                if passed <= there:
+                    continue
+                if buffer and len(buffer) + header.size > limit:
+                    door.append_batches(writer, buffer)
+                    buffer = bytearray()
+                at = len(buffer)
+                buffer += data[header.position : header.position + header.size]
+                _stamp(buffer, at, self._producer_id, increment_sequence(sequence, first))
+        if buffer:
+            door.append_batches(writer, buffer)
+
+
+def _stamp(buffer: bytearray, at: int, producer_id: int, sequence: int) -> None:
+    """Say in the last batch of ``buffer``, which begins at ``at``, whose it is."""
+    _PRODUCER.pack_into(buffer, at + 43, producer_id, 0, sequence)
+    with memoryview(buffer) as view:
+        crc = kernel.crc32c(view[at + 21 :])
+    _CRC.pack_into(buffer, at + 17, crc)

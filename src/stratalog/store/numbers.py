@@ -1,0 +1,100 @@
+"""The numbers that show a leak: segments, bytes and files by state, and what is past due."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stratalog.errors import UnknownTopicError
+from stratalog.log import names
+from stratalog.log.listing import list_files
+from stratalog.log.names import parse_file
+from stratalog.log.view import view_of
+from stratalog.model import SegmentState
+from stratalog.store.planning import overdue
+from stratalog.store.reports import PartitionNumbers, StateNumbers
+
+if TYPE_CHECKING:
+    from stratalog.log.writer import PartitionWriter
+    from stratalog.store.catalog import TopicEntry
+    from stratalog.store.lifecycle import Lifecycle
+    from stratalog.store.logdir import LogDir
+    from stratalog.store.partitions import Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirInfo:
+    """The numbers of one log directory."""
+
+    path: str
+    partitions: int
+    segments: int
+    size_bytes: int
+    free_bytes: int | None
+    offline: str | None
+
+
+def log_dir_numbers(partitions: Partitions, where: LogDir) -> LogDirInfo:
+    """Partitions, segments and bytes of one log directory; archived segments do not count."""
+    if where.offline is not None:
+        return LogDirInfo(where.path, 0, 0, 0, None, str(where.offline))
+    count = segments = size = 0
+    for entry in partitions.entries.values():
+        for partition, (each, _) in entry.directories.items():
+            if each is not where:
+                continue
+            view = partitions.view(entry.name, partition)
+            view.refresh()
+            count += 1
+            segments += len(view.local_segments())
+            size += sum(segment.size for segment in view.local_segments())
+    return LogDirInfo(where.path, count, segments, size, partitions.context.fs.free_bytes(where.path), None)
+
+
+def partition_numbers(lifecycle: Lifecycle) -> list[PartitionNumbers]:
+    """The numbers of every partition that this process writes."""
+    found = []
+    for name in sorted(lifecycle.partitions.entries):
+        with suppress(UnknownTopicError, FileNotFoundError):  # deleted while we looked
+            found += [_numbers(lifecycle, entry, writer) for entry, writer in lifecycle.writers(name)]
+    return found
+
+
+def _numbers(lifecycle: Lifecycle, entry: TopicEntry, writer: PartitionWriter) -> PartitionNumbers:
+    listing = list_files(writer.context.fs, writer.directory)
+    view = view_of(listing)
+    files: defaultdict[int, int] = defaultdict(int)
+    doomed_files = doomed_bytes = rewriting_files = rewriting_bytes = 0
+    for name, size in listing.items():
+        parsed = parse_file(name)
+        if parsed is None or parsed.kind == names.TORN:
+            continue
+        if parsed.suffix == names.DELETED:
+            doomed_files, doomed_bytes = doomed_files + 1, doomed_bytes + size
+        elif parsed.suffix in (names.CLEANED, names.SWAP):
+            rewriting_files, rewriting_bytes = rewriting_files + 1, rewriting_bytes + size
+        else:
+            files[parsed.base_offset] += 1
+    states: dict[str, StateNumbers] = {}
+    for info in writer.segment_infos():
+        known = states.get(info.state, StateNumbers())
+        here = 0 if info.state is SegmentState.ARCHIVED else files[info.base_offset]
+        states[info.state] = StateNumbers(
+            known.segments + 1, known.size_bytes + info.size_bytes, known.files + here
+        )
+    if view.cleaning:
+        states[SegmentState.COMPACTING] = StateNumbers(len(view.cleaning), rewriting_bytes, rewriting_files)
+    if doomed_files:
+        states[SegmentState.DELETED] = StateNumbers(len(view.deleted), doomed_bytes, doomed_files)
+    late = overdue(lifecycle.situation(entry, writer, cleaning=False))
+    return PartitionNumbers(
+        writer.topic,
+        writer.partition,
+        {str(state): numbers for state, numbers in states.items()},
+        late[0] if late is not None else None,
+        late[1] if late is not None else None,
+        len(view.torn),
+        lifecycle.quarantined.get((writer.topic, writer.partition), ()),
+    )

@@ -1,0 +1,116 @@
+"""The life of segments, as a store's users see it: retention, compaction, archive, erasing, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from stratalog.format.journal import Entry, StagedFile
+from stratalog.store.control import Progress
+from stratalog.store.erasing import erase
+from stratalog.store.journal import Committed, Journal
+from stratalog.store.lifecycle import Lifecycle
+from stratalog.store.numbers import partition_numbers
+from stratalog.store.reports import EraseReport, LifecycleReport, PartitionNumbers
+
+if TYPE_CHECKING:
+    from stratalog.store.partitions import Partitions
+    from stratalog.store.topic import Topic
+
+
+class Upkeep:
+    """The part of `Store` that keeps its segments in order; `open(janitor=True)` does the same by itself."""
+
+    _partitions: Partitions
+    _lifecycle: Lifecycle
+    _journal: Journal
+
+    def topic(self, name: str) -> Topic:
+        raise NotImplementedError
+
+    def _check_writable(self) -> None:
+        raise NotImplementedError
+
+    def retain(self, topic: str | None = None, *, preview: bool = False) -> LifecycleReport:
+        """Delete the segments that retention says; ``preview`` only tells which, and what comes next."""
+        self._check_writable()
+        return self._lifecycle.retain(topic, preview=preview)
+
+    def compact(
+        self,
+        topic: str | None = None,
+        partition: int | None = None,
+        *,
+        preview: bool = False,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> LifecycleReport:
+        """Compact the partitions that are due, or with ``force`` whatever can be compacted.
+
+        ``progress(what, done_bytes, total_bytes)`` is called now and then.
+        """
+        self._check_writable()
+        return self._lifecycle.compact(topic, partition, preview=preview, force=force, progress=progress)
+
+    def archive(
+        self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None
+    ) -> LifecycleReport:
+        """Copy sealed segments to the archive, and let local copies go whose time is up."""
+        self._check_writable()
+        return self._lifecycle.archive(topic, preview=preview, progress=progress)
+
+    def janitor(
+        self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None
+    ) -> LifecycleReport:
+        """One round of everything: what `open(janitor=True)` does by itself."""
+        self._check_writable()
+        return self._lifecycle.everything(topic, preview=preview, progress=progress)
+
+    def erase(
+        self,
+        topic: str,
+        keys: Iterable[bytes],
+        *,
+        reason: str = "",
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> EraseReport:
+        """Remove every record of these keys from the log and its archive; no other offset moves.
+
+        What was done is written to an audit file; the report names clones that still hold the keys.
+        """
+        self._check_writable()
+        chosen = self.topic(topic)
+        return erase(
+            self._lifecycle, chosen, frozenset(keys), reason=reason, dry_run=dry_run, progress=progress
+        )
+
+    def take_over_archive(self, topic: str) -> None:
+        """Make this store the one that writes a topic's archive, whoever did before.
+
+        For a store that was rebuilt from its archive. The other one, should it still live, is fenced off.
+        """
+        self._check_writable()
+        self._lifecycle.take_over_archive(topic)
+
+    def commit_staged(
+        self,
+        query: str,
+        batch: int,
+        files: Iterable[StagedFile],
+        *,
+        job: bool = False,
+        progress: Progress | None = None,
+    ) -> Committed:
+        """Take staged files in as one commit, exactly once for each (query, batch); durable on return."""
+        self._check_writable()
+        return self._journal.commit(Entry(query, batch, tuple(files), job), progress)
+
+    def accept_clock(self) -> None:
+        """The wall clock is right after all: deletion, paused because it jumped, goes on."""
+        self._lifecycle.accept_clock()
+
+    def lifecycle(self) -> list[PartitionNumbers]:
+        """Segments, bytes and files of every partition by state, and what retention should have taken."""
+        self._partitions.check_open()
+        return partition_numbers(self._lifecycle)
