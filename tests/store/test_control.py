@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 import stratalog
 from stratalog import Record, errors
-from stratalog.store.control import ControlClient, Frame, pack_frame, take_frame
+from stratalog.store.control import ControlClient, Frame, listen, pack_frame, remove_address, take_frame
 
 HOLDER = """
 import sys, stratalog
@@ -146,3 +147,40 @@ def test_a_long_path_gets_its_socket_elsewhere(tmp_path: Path) -> None:
         assert client.request("ping", {}).header["result"] == {"topics": 0}
         client.close()
     assert not Path(address).exists()
+
+
+def test_what_a_killed_holder_left_elsewhere_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing else in the temporary directory is touched."""
+    data, other = tmp_path / ("d" * 120), tmp_path / ("e" * 120)
+    program = "import os, sys, stratalog; stratalog.open(sys.argv[1]); os.kill(os.getpid(), 9)"
+    with tempfile.TemporaryDirectory() as short:
+        shared = Path(short)
+        monkeypatch.setenv("TMPDIR", short)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        for path in (data, data, other):
+            done = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
+            assert done.returncode == -9
+        left = sorted(shared.iterdir())
+        assert len(left) == 2  # the second life swept the first
+        stranger = shared / f"{left[0].name}x"
+        stranger.symlink_to(tmp_path)
+        for path, others in ((data, 1), (other, 0)):
+            with stratalog.open(path) as store:
+                assert len([found for found in left if found.exists()]) == others
+                assert str(store.control_address).startswith(short)
+        assert list(shared.iterdir()) == [stranger]
+
+
+def test_a_temporary_directory_that_is_too_deep_gives_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("t" * 100)))
+    Path(tempfile.gettempdir()).mkdir()
+    listener, address = listen(str(tmp_path / ("d" * 120)))
+    listener.close()
+    assert address.startswith("/tmp/stratalog-")
+    remove_address(address)
+    assert not Path(address).parent.exists()
+    assert list(Path(tempfile.gettempdir()).iterdir()) == []

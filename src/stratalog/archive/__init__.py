@@ -1,0 +1,42 @@
+"""The archive: sealed segments in a directory or an object store. The only room that touches an object store.
+
+`objects` is the thin layer of requests (`directory` and `remote` behind it), `manifest` the bytes that say
+what is archived, `ledger` who may change them, `upload` how a segment gets there, `partition` all of it for
+one partition, `source` how a segment is read again, through `blocks` and `cache`. Knows no log.
+
+`remote` needs the extra ``archive`` (obstore); a directory needs nothing.
+"""
+
+from __future__ import annotations
+
+from stratalog.archive.archive import Archive, ArchiveCheck, ArchiveOptions, open_archive
+from stratalog.archive.cache import BlockCache, CacheStats
+from stratalog.archive.ledger import About
+from stratalog.archive.manifest import LOCAL_NAME, LocalCopy, Manifest, SegmentEntry, StoredObject
+from stratalog.archive.objects import ObjectInfo, Objects, Tagged, directory_of, open_objects
+from stratalog.archive.partition import PartitionArchive
+from stratalog.archive.source import StoredSegment
+from stratalog.archive.upload import SegmentUpload
+
+__all__ = [
+    "LOCAL_NAME",
+    "About",
+    "Archive",
+    "ArchiveCheck",
+    "ArchiveOptions",
+    "BlockCache",
+    "CacheStats",
+    "LocalCopy",
+    "Manifest",
+    "ObjectInfo",
+    "Objects",
+    "PartitionArchive",
+    "SegmentEntry",
+    "SegmentUpload",
+    "StoredObject",
+    "StoredSegment",
+    "Tagged",
+    "directory_of",
+    "open_archive",
+    "open_objects",
+]

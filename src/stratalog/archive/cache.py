@@ -1,0 +1,194 @@
+"""Blocks of archived objects that were fetched before: bounded, the least recently used out first.
+
+In memory, or as files in a directory outside the log directories. The directory may be shared: every process
+has a subdirectory of its own there, locked while it lives, and removes those whose owner is gone.
+
+Crash policy: nothing in here is needed. What a process leaves behind, the next one removes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from stratalog.errors import StorageError
+from stratalog.fs import FileSystem, Lock
+from stratalog.kernel import crc32c
+
+_OWN = "blocks-"
+_LOCK = ".lock"
+
+BlockKey = tuple[str, int]
+"""An object's key, and the number of a block in it."""
+
+
+class CacheStats(NamedTuple):
+    """Numbers of a cache; the last three count from its creation."""
+
+    limit_bytes: int
+    used_bytes: int
+    blocks: int
+    hits: int
+    misses: int
+    evictions: int
+
+
+class _Shelf(Protocol):
+    """Where blocks lie."""
+
+    def store(self, number: int, data: bytes) -> object | None:
+        """Something to `load` it with, or None when it could not be kept."""
+
+    def load(self, kept: object) -> bytes | None: ...
+
+    def drop(self, kept: object) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class BlockCache:
+    """At most ``limit_bytes`` of blocks. Thread-safe."""
+
+    def __init__(self, limit_bytes: int, fs: FileSystem | None = None, directory: str = "") -> None:
+        self._limit = limit_bytes
+        self._shelf: _Shelf = _Files(fs, directory) if fs is not None and directory else _Memory()
+        self._mutex = threading.Lock()
+        self._entries: OrderedDict[BlockKey, tuple[object, int]] = OrderedDict()
+        self._used = self._number = self._hits = self._misses = self._evictions = 0
+
+    def get(self, key: BlockKey) -> bytes | None:
+        """The block, when it is here and whole."""
+        with self._mutex:
+            entry = self._entries.get(key)
+            if entry is None:
+                self._misses += 1
+                return None
+            self._entries.move_to_end(key)
+        data = self._shelf.load(entry[0])
+        with self._mutex:
+            if data is None:
+                self._misses += 1
+                self._remove(key, entry)
+            else:
+                self._hits += 1
+        return data
+
+    def put(self, key: BlockKey, data: bytes) -> None:
+        """Keep a block; others may have to go for it."""
+        if len(data) > self._limit:
+            return
+        with self._mutex:
+            if key in self._entries:
+                return
+            self._number += 1
+            number = self._number
+            self._used += len(data)
+            while self._used > self._limit and self._entries:
+                oldest = next(iter(self._entries))
+                self._remove(oldest, self._entries[oldest])
+                self._evictions += 1
+        kept = self._shelf.store(number, data)
+        with self._mutex:
+            if kept is None or key in self._entries:
+                self._used -= len(data)
+                if kept is not None:
+                    self._shelf.drop(kept)
+                return
+            self._entries[key] = (kept, len(data))
+
+    def _remove(self, key: BlockKey, entry: tuple[object, int]) -> None:
+        if self._entries.get(key) is entry:
+            del self._entries[key]
+            self._used -= entry[1]
+            self._shelf.drop(entry[0])
+
+    def forget(self, prefix: str) -> None:
+        """Drop every block of the objects whose key begins so: they are gone from the archive."""
+        with self._mutex:
+            for key in [key for key in self._entries if key[0].startswith(prefix)]:
+                self._remove(key, self._entries[key])
+
+    def stats(self) -> CacheStats:
+        with self._mutex:
+            return CacheStats(
+                self._limit, self._used, len(self._entries), self._hits, self._misses, self._evictions
+            )
+
+    def close(self) -> None:
+        """Give everything back; what is put from now on is not kept."""
+        with self._mutex:
+            self._entries.clear()
+            self._used = self._limit = 0
+        self._shelf.close()
+
+
+class _Memory:
+    def store(self, number: int, data: bytes) -> object | None:
+        return data
+
+    def load(self, kept: object) -> bytes | None:
+        return kept if isinstance(kept, bytes) else None
+
+    def drop(self, kept: object) -> None:
+        """The garbage collector does."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _Files:
+    """Blocks as files; the CRC of each is remembered here, so that a bad disk costs a fetch, not an error."""
+
+    def __init__(self, fs: FileSystem, root: str) -> None:
+        self._fs = fs
+        fs.make_dir(root)
+        self._sweep(root)
+        self._lock: Lock | None = None
+        while self._lock is None:
+            self._directory = f"{root}/{_OWN}{os.getpid()}-{secrets.token_hex(4)}"
+            fs.make_dir(self._directory)
+            with suppress(FileNotFoundError):  # another process took it for a dead one's
+                self._lock = fs.lock(f"{self._directory}/{_LOCK}", {"pid": os.getpid()})
+
+    def _sweep(self, root: str) -> None:
+        for name in self._fs.list_dir(root):
+            if not name.startswith(_OWN):
+                continue
+            path = f"{root}/{name}"
+            with suppress(StorageError, OSError):
+                if self._fs.lock_holder(f"{path}/{_LOCK}") is None:
+                    self._fs.remove_tree(path)
+
+    def store(self, number: int, data: bytes) -> object | None:
+        path = f"{self._directory}/{number}"
+        try:
+            self._fs.write_file(path, data, sync=False)
+        except (StorageError, OSError):
+            with suppress(StorageError, OSError):
+                self._fs.remove(path)
+            return None
+        return path, crc32c(data)
+
+    def load(self, kept: object) -> bytes | None:
+        assert isinstance(kept, tuple)
+        path, crc = kept
+        try:
+            data = self._fs.read_file(path)
+        except (StorageError, OSError):
+            return None
+        return data if crc32c(data) == crc else None
+
+    def drop(self, kept: object) -> None:
+        assert isinstance(kept, tuple)
+        with suppress(StorageError, OSError):
+            self._fs.remove(kept[0])
+
+    def close(self) -> None:
+        with suppress(StorageError, OSError):
+            self._fs.remove_tree(self._directory)
+        if self._lock is not None:
+            self._lock.release()

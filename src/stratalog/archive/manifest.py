@@ -1,0 +1,365 @@
+"""The manifest of one partition's archive: which segments it has, of which objects, with which checksums.
+
+What lives here: the values and their bytes. The manifest is JSON whose first line holds the CRC-32C of
+everything behind that line, so it can be checked and still be read by any JSON tool:
+
+    {"crc32c": "7bff9b32",
+    "version": 1, "generation": 12, "token": "…", "owner": "…", "session": "…", "topic": "orders", …
+     "segments": [
+      {"base": 0, "next": 5000, "name": "00000000000000000000/91b2c3d4e5f60718", "size": 1048576, …
+       "objects": [["log.00000", 1048576, "0a1b2c3d"], ["index", 128, "…"], …]}
+     ]}
+
+``generation`` rises by one with every change; ``token`` names the very put that made it, so that a writer
+whose answer got lost can tell whether it won. ``owner`` is the store that writes here and ``session`` the
+process of it that does: a change by anybody else is a conflict.
+
+The copy in the partition's own directory, `stratalog.archive`, has the same bytes behind a first line
+``{"local_start_offset": N, "crc32c": …}``: segments that end at or below N lie in the archive only, and what
+is left of their files is to be removed. It is written beside and renamed before any local file goes.
+
+Crash policy: the manifest is put whole and conditionally, the copy is replaced atomically: the old or the
+new. The copy may lag; it is never ahead of the manifest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, NoReturn
+
+from stratalog.errors import CorruptionError, UnsupportedFormat
+from stratalog.format.metadata import id_to_text, text_to_id
+from stratalog.kernel import crc32c
+
+VERSION = 1
+FILE_NAME = "manifest.json"
+LOCAL_NAME = "stratalog.archive"
+KINDS = ("log", "index", "timeindex", "txnindex", "seal", "keyindex", "snapshot")
+"""What an archived segment may have. A log is one or several objects, ``log.00000`` on; the rest one each.
+The snapshot is the producers' state at the segment's end."""
+_OBJECT = re.compile(r"log\.[0-9]{5}|index|timeindex|txnindex|seal|keyindex|snapshot")
+_SEGMENT = re.compile(r"[0-9]{20}/[0-9a-f]{16}")
+_NUMBER = re.compile(r"[0-9a-f]{16}")
+
+
+class StoredObject(NamedTuple):
+    """One object of a segment."""
+
+    name: str
+    size: int
+    crc: int
+
+    @property
+    def kind(self) -> str:
+        return self.name.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEntry:
+    """One archived segment. Timestamps and counts are None where its seal was missing."""
+
+    base_offset: int
+    next_offset: int
+    name: str
+    """Its folder below ``segments/``: base offset and a number nobody used before."""
+    size_bytes: int
+    """Of the log."""
+    crc: int
+    """CRC-32C of the log: with its size, what tells one version of a segment from another."""
+    objects: tuple[StoredObject, ...]
+    records: int | None = None
+    min_timestamp: int | None = None
+    max_timestamp: int | None = None
+    cleaned: bool = False
+    modified_ms: int | None = None
+    """When the log file was last written, as its directory said."""
+    uploaded_ms: int = 0
+
+    def parts(self) -> tuple[StoredObject, ...]:
+        """The objects of the log, in order."""
+        return tuple(each for each in self.objects if each.kind == "log")
+
+    def object(self, kind: str) -> StoredObject | None:
+        """The object of a kind other than the log."""
+        return next((each for each in self.objects if each.name == kind), None)
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(each.size for each in self.objects)
+
+    def same_log(self, size_bytes: int, crc: int) -> bool:
+        """Whether this is a copy of that log."""
+        return (self.size_bytes, self.crc) == (size_bytes, crc)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a partition's archive holds: segments in offset order, none overlapping another."""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+    owner: str
+    session: str = ""
+    generation: int = 0
+    token: str = ""
+    partitions: int = 1
+    """How many the topic has."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """The topic's overrides."""
+    log_start_offset: int = 0
+    leader_epochs: tuple[tuple[int, int], ...] = ((0, 0),)
+    deleted: bool = False
+    """The topic is being deleted: nothing in here counts any more."""
+    segments: tuple[SegmentEntry, ...] = ()
+
+    def entry(self, base_offset: int) -> SegmentEntry | None:
+        return next((each for each in self.segments if each.base_offset == base_offset), None)
+
+    def overlapping(self, start: int, end: int) -> tuple[SegmentEntry, ...]:
+        return tuple(each for each in self.segments if each.base_offset < end and each.next_offset > start)
+
+    @property
+    def next_offset(self) -> int:
+        return self.segments[-1].next_offset if self.segments else self.log_start_offset
+
+
+class LocalCopy(NamedTuple):
+    """`stratalog.archive`: the manifest as last seen, and from where on the log is local."""
+
+    manifest: Manifest
+    local_start_offset: int
+
+
+def is_number(name: str) -> bool:
+    """Whether a folder's name is one of those given to segments."""
+    return _NUMBER.fullmatch(name) is not None
+
+
+def pack(manifest: Manifest) -> bytes:
+    content = {
+        "version": VERSION,
+        "generation": manifest.generation,
+        "token": manifest.token,
+        "owner": manifest.owner,
+        "session": manifest.session,
+        "topic": manifest.topic,
+        "topic_id": id_to_text(manifest.topic_id),
+        "partition": manifest.partition,
+        "partitions": manifest.partitions,
+        "config": dict(sorted(manifest.config.items())),
+        "log_start_offset": manifest.log_start_offset,
+        "leader_epochs": [list(each) for each in manifest.leader_epochs],
+        "deleted": manifest.deleted,
+    }
+    rows = ",\n  ".join(json.dumps(_entry_to_json(each)) for each in manifest.segments)
+    body = json.dumps(content)[1:-1] + ',\n "segments": [\n  ' + rows + "\n ]}\n"
+    return _with_crc({}, body.encode())
+
+
+def parse(data: bytes, where: str = "manifest") -> Manifest:
+    """The manifest; CorruptionError or UnsupportedFormat naming ``where`` for anything else."""
+    root, _ = _checked(data, where)
+    return _manifest(root, where)
+
+
+def pack_local(copy: LocalCopy) -> bytes:
+    body = pack(copy.manifest).partition(b"\n")[2]
+    return _with_crc({"local_start_offset": copy.local_start_offset}, body)
+
+
+def parse_local(data: bytes, where: str = LOCAL_NAME) -> LocalCopy:
+    root, head = _checked(data, where)
+    root.pop("local_start_offset", None)
+    return LocalCopy(_manifest(root, where), _Fields(head, where).count("local_start_offset"))
+
+
+# -- bytes ---------------------------------------------------------------------------------------------
+
+
+def _with_crc(head: dict[str, object], body: bytes) -> bytes:
+    """The first line ends the opening of the object that ``body`` goes on with."""
+    known = json.dumps({**head, "crc32c": f"{crc32c(body, crc32c(json.dumps(head).encode())):08x}"})
+    return known[:-1].encode() + b",\n" + body
+
+
+def _checked(data: bytes, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    first, _, body = bytes(data).partition(b"\n")
+    try:
+        if not first.endswith(b","):
+            raise ValueError("the first line does not end as one of a manifest")
+        head = json.loads(first[:-1] + b"}")
+        told = head.pop("crc32c", None)
+        if told != f"{crc32c(body, crc32c(json.dumps(head).encode())):08x}":
+            raise CorruptionError("the CRC does not match", path=where, position=len(first) + 1)
+        root = json.loads(data)
+    except CorruptionError:
+        raise
+    except (ValueError, RecursionError, AttributeError) as error:
+        raise CorruptionError(f"not a manifest: {error}", path=where, position=0) from None
+    if not isinstance(root, dict):
+        raise CorruptionError("not a manifest", path=where, position=0)
+    root.pop("crc32c", None)
+    return root, head
+
+
+def _manifest(root: dict[str, Any], where: str) -> Manifest:
+    fields = _Fields(root, where)
+    version = fields.take("version")
+    if version != VERSION:
+        raise UnsupportedFormat(f"{where}: an archive manifest of version {version!r}")
+    try:
+        topic_id = text_to_id(fields.text("topic_id"))
+    except CorruptionError as error:
+        raise error.at(where) from None
+    manifest = Manifest(
+        generation=fields.count("generation"),
+        token=fields.text("token"),
+        owner=fields.text("owner"),
+        session=fields.text("session"),
+        topic=fields.text("topic"),
+        topic_id=topic_id,
+        partition=fields.count("partition"),
+        partitions=fields.count("partitions"),
+        config=fields.strings("config"),
+        log_start_offset=fields.count("log_start_offset"),
+        leader_epochs=tuple(
+            (fields.as_count(epoch, "leader_epochs"), fields.as_count(start, "leader_epochs"))
+            for epoch, start in fields.rows("leader_epochs", 2)
+        ),
+        deleted=bool(fields.take("deleted")),
+        segments=tuple(_entry(_Fields(each, where)) for each in fields.objects("segments")),
+    )
+    fields.nothing_left()
+    _check_order(manifest, where)
+    return manifest
+
+
+def _check_order(manifest: Manifest, where: str) -> None:
+    end = 0
+    for each in manifest.segments:
+        if not end <= each.base_offset < each.next_offset:
+            reason = f"segment {each.base_offset} to {each.next_offset} behind one that ends at {end}"
+            raise CorruptionError(reason, path=where)
+        end = each.next_offset
+
+
+def _entry_to_json(entry: SegmentEntry) -> dict[str, object]:
+    return {
+        "base": entry.base_offset,
+        "next": entry.next_offset,
+        "name": entry.name,
+        "size": entry.size_bytes,
+        "crc32c": f"{entry.crc:08x}",
+        "records": entry.records,
+        "min_timestamp": entry.min_timestamp,
+        "max_timestamp": entry.max_timestamp,
+        "cleaned": entry.cleaned,
+        "modified_ms": entry.modified_ms,
+        "uploaded_ms": entry.uploaded_ms,
+        "objects": [[each.name, each.size, f"{each.crc:08x}"] for each in entry.objects],
+    }
+
+
+def _entry(fields: _Fields) -> SegmentEntry:
+    entry = SegmentEntry(
+        base_offset=fields.count("base"),
+        next_offset=fields.count("next"),
+        name=fields.matching("name", _SEGMENT),
+        size_bytes=fields.count("size"),
+        crc=fields.crc(fields.take("crc32c")),
+        records=fields.maybe("records"),
+        min_timestamp=fields.maybe("min_timestamp"),
+        max_timestamp=fields.maybe("max_timestamp"),
+        cleaned=bool(fields.take("cleaned")),
+        modified_ms=fields.maybe("modified_ms"),
+        uploaded_ms=fields.count("uploaded_ms"),
+        objects=tuple(
+            StoredObject(fields.as_name(name), fields.as_count(size, "objects"), fields.crc(crc))
+            for name, size, crc in fields.rows("objects", 3)
+        ),
+    )
+    fields.nothing_left()
+    if sum(each.size for each in entry.parts()) != entry.size_bytes:
+        fields.fail(f"the parts of segment {entry.base_offset} are not {entry.size_bytes} bytes")
+    return entry
+
+
+class _Fields:
+    """Fields taken out of a JSON object one by one, each of the type it must have."""
+
+    def __init__(self, values: Any, where: str) -> None:
+        self._where = where
+        if not isinstance(values, dict):
+            self.fail("an object was expected")
+        self._values = dict(values)
+
+    def fail(self, reason: str) -> NoReturn:
+        raise CorruptionError(f"not a manifest: {reason}", path=self._where)
+
+    def take(self, name: str) -> Any:
+        if name not in self._values:
+            self.fail(f"no {name}")
+        return self._values.pop(name)
+
+    def text(self, name: str) -> str:
+        value = self.take(name)
+        if not isinstance(value, str):
+            self.fail(f"{name} is not a text")
+        return value
+
+    def matching(self, name: str, pattern: re.Pattern[str]) -> str:
+        value = self.text(name)
+        if pattern.fullmatch(value) is None:
+            self.fail(f"{name} {value[:60]!r}")
+        return value
+
+    def count(self, name: str) -> int:
+        return self.as_count(self.take(name), name)
+
+    def as_count(self, value: Any, name: str) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+            self.fail(f"{name} {value!r} is not a count")
+        return value
+
+    def maybe(self, name: str) -> int | None:
+        value = self.take(name)
+        if value is not None and (not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63):
+            self.fail(f"{name} {value!r} is not a number")
+        return None if value is None else int(value)
+
+    def crc(self, value: Any) -> int:
+        if not isinstance(value, str) or re.fullmatch("[0-9a-f]{8}", value) is None:
+            self.fail(f"{value!r} is not a checksum")
+        return int(value, 16)
+
+    def as_name(self, value: Any) -> str:
+        if not isinstance(value, str) or _OBJECT.fullmatch(value) is None:
+            self.fail(f"{value!r} is not an object of a segment")
+        return value
+
+    def strings(self, name: str) -> dict[str, str]:
+        value = self.take(name)
+        if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+            self.fail(f"{name} does not map texts to texts")
+        return dict(value)
+
+    def objects(self, name: str) -> list[Any]:
+        value = self.take(name)
+        if not isinstance(value, list):
+            self.fail(f"{name} is not a list")
+        return list(value)
+
+    def rows(self, name: str, width: int) -> list[Any]:
+        rows = self.objects(name)
+        if not all(isinstance(row, list) and len(row) == width for row in rows):
+            self.fail(f"{name} has a row that is not {width} values")
+        return rows
+
+    def nothing_left(self) -> None:
+        if self._values:
+            self.fail(f"unknown fields {sorted(self._values)[:5]}")

@@ -1,0 +1,97 @@
+"""A clean open takes the active segment's keys from the `.keyindex` that the stop left."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import stratalog
+from stratalog import Record, Store
+from stratalog.fs import FailingFileSystem, RealFileSystem
+
+KEYS = 50
+RECORDS = 3000
+
+
+def opened(path: Path, fs: FailingFileSystem | None = None) -> Store:
+    return stratalog.open(path, background=False, fs=fs or RealFileSystem())
+
+
+def key_of(i: int) -> bytes:
+    return b"key %d" % (i * 7919 % KEYS)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    with opened(tmp_path / "d") as store:
+        topic = store.create_topic("t", config={"key.index.enable": True})
+        topic.append_many([Record(b"%d" % i, key_of(i)) for i in range(RECORDS)])
+        topic.append(b"keyless")
+    return tmp_path / "d"
+
+
+def check(store: Store, more: int = 0) -> None:
+    topic = store.topic("t")
+    for number in range(KEYS):
+        key = b"key %d" % number
+        offsets = [i for i in range(RECORDS) if key_of(i) == key]
+        offsets += [RECORDS + 1 + i for i in range(more) if key_of(i) == key]
+        assert [record.offset for record in topic.history(key)] == offsets
+    assert topic.get(b"no such key") is None
+
+
+def log_bytes_read(fs: FailingFileSystem) -> int:
+    return len([call for call in fs.calls if call.startswith("pread") and call.endswith(".log")])
+
+
+def test_the_log_is_not_read_again(data: Path) -> None:
+    fs = FailingFileSystem(RealFileSystem())
+    with opened(data, fs) as store:
+        few = log_bytes_read(fs)
+        check(store)
+    for kind in ("keyindex", "seal"):
+        copy = data.with_name(kind)
+        shutil.copytree(data, copy)
+        (copy / "t-0" / f"{0:020d}.{kind}").unlink()
+        fs = FailingFileSystem(RealFileSystem())
+        with opened(copy, fs) as store:
+            assert log_bytes_read(fs) > few
+            check(store)
+
+
+def test_it_goes_on_from_there(data: Path) -> None:
+    for more in (10, 20):
+        with opened(data) as store:
+            store.topic("t").append_many([Record(b"more", key_of(i)) for i in range(more - 10, more)])
+            check(store, more)
+    with opened(data) as store:
+        check(store, 20)
+        store.topic("t").roll()
+        check(store, 20)
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "empty", "other segment"])
+def test_one_that_is_wrong_is_not_believed(data: Path, harm: str) -> None:
+    path = data / "t-0" / f"{0:020d}.keyindex"
+    good = path.read_bytes()
+    bad = bytearray(good)
+    if harm == "flip":
+        bad[len(bad) // 2] ^= 1
+    elif harm == "cut":
+        del bad[-5:]
+    elif harm == "empty":
+        bad.clear()
+    else:
+        with opened(data.with_name("other")) as store:
+            topic = store.create_topic("t", config={"key.index.enable": True})
+            topic.append_many([Record(b"x", b"key %d" % i) for i in range(RECORDS)])
+        bad = bytearray((data.with_name("other") / "t-0" / path.name).read_bytes())
+    path.write_bytes(bad)
+    with opened(data) as store:
+        check(store)
+        store.topic("t").append(b"one more", b"new")
+    with opened(data) as store:
+        assert store.topic("t").get(b"new") is not None
+        check(store)
