@@ -25,6 +25,9 @@ CHECKS = [
     "killed",
     "recovered",
     "torn tail",
+    "compacted",
+    "archived",
+    "every state",
 ]
 
 
@@ -43,7 +46,7 @@ def test_it_shows_every_step_and_checks_itself(tmp_path: Path) -> None:
     done = demo("--events", "5000", TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stderr == ""
-    assert "9 of 9 checks passed" in done.stdout
+    assert "12 of 12 checks passed" in done.stdout
     assert "✗" not in done.stdout
     assert "sealed" in done.stdout
     assert "active" in done.stdout

@@ -9,8 +9,14 @@ from typer.core import TyperGroup
 
 from stratalog.cli import guard, topics
 from stratalog.cli.append import append
+from stratalog.cli.archive import archive
 from stratalog.cli.check import repair, verify
+from stratalog.cli.copies import clone, restore
+from stratalog.cli.erase import erase
+from stratalog.cli.exchange import adopt, export, graduate, import_
 from stratalog.cli.exit_codes import epilog
+from stratalog.cli.janitor import compact, janitor, retain
+from stratalog.cli.lifecycle import lifecycle
 from stratalog.cli.read import read
 from stratalog.cli.segments import log_dirs, roll, segments
 from stratalog.cli.session import DataOption, DebugOption, set_global_data
@@ -22,12 +28,29 @@ ORDER = (
     "read",
     "segments",
     "roll",
+    "lifecycle",
+    "retain",
+    "compact",
+    "archive",
+    "janitor",
+    "erase",
+    "clone",
+    "restore",
+    "export",
+    "import",
+    "graduate",
+    "adopt",
     "dump",
     "verify",
     "repair",
     "config",
     "log-dirs",
 )
+
+RECORDS = "Topics and records"
+SEGMENTS = "The life of segments"
+COPIES = "Copies"
+LOOKING = "Files, damage and settings"
 
 
 class GuardedGroup(TyperGroup):
@@ -43,7 +66,7 @@ class GuardedGroup(TyperGroup):
             from stratalog.cli.dump import dump_command
 
             single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-            single.command(name="dump")(dump_command)
+            single.command(name="dump", rich_help_panel=LOOKING)(dump_command)
             self.commands[cmd_name] = typer.main.get_command(single)
         return super().get_command(ctx, cmd_name)
 
@@ -89,15 +112,27 @@ def stratalog(
     set_global_data(data)
 
 
-app.add_typer(topics.app, name="topic")
-app.command()(append)
-app.command()(read)
-app.command()(segments)
-app.command()(roll)
-app.command()(verify)
-app.command()(repair)
-app.command()(config)
-app.command(name="log-dirs")(log_dirs)
+app.add_typer(topics.app, name="topic", rich_help_panel=RECORDS)
+app.command(rich_help_panel=RECORDS)(append)
+app.command(rich_help_panel=RECORDS)(read)
+app.command(rich_help_panel=SEGMENTS)(segments)
+app.command(rich_help_panel=SEGMENTS)(roll)
+app.command(rich_help_panel=SEGMENTS)(lifecycle)
+app.command(rich_help_panel=SEGMENTS)(retain)
+app.command(rich_help_panel=SEGMENTS)(compact)
+app.command(rich_help_panel=SEGMENTS)(archive)
+app.command(rich_help_panel=SEGMENTS)(janitor)
+app.command(rich_help_panel=SEGMENTS)(erase)
+app.command(rich_help_panel=COPIES)(clone)
+app.command(rich_help_panel=COPIES)(restore)
+app.command(rich_help_panel=COPIES)(export)
+app.command(name="import", rich_help_panel=COPIES)(import_)
+app.command(rich_help_panel=COPIES)(graduate)
+app.command(rich_help_panel=COPIES)(adopt)
+app.command(rich_help_panel=LOOKING)(verify)
+app.command(rich_help_panel=LOOKING)(repair)
+app.command(rich_help_panel=LOOKING)(config)
+app.command(name="log-dirs", rich_help_panel=LOOKING)(log_dirs)
 
 
 def run() -> None:

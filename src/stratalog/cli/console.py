@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 Progress = Callable[[int, int], None]
+NamedProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +93,44 @@ def progress(what: str, unit: str = "bytes") -> Iterator[Progress]:
     if not is_terminal(sys.stderr):
         yield lambda done, total: None
         return
+    with _bars(unit) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+@contextlib.contextmanager
+def bars() -> Iterator[NamedProgress | None]:
+    """A bar for each thing under way, on a terminal; else None, and nobody need count.
+
+    Gives a function of (what, done, total); a bar goes when its thing is done.
+    """
+    if not is_terminal(sys.stderr):
+        yield None
+        return
+    with _bars("bytes") as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=None)
+            bar.update(tasks[what], completed=done, total=total or None, visible=done < total or not total)
+
+        yield report
+
+
+def _bars(unit: str) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    counted = DownloadColumn(binary_units=True) if unit == "bytes" else MofNCompleteColumn()
-    with Bar(
+    return Bar(
         TextColumn("{task.description}"),
         BarColumn(),
-        counted,
+        DownloadColumn(binary_units=True) if unit == "bytes" else MofNCompleteColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
-    ) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+    )
 
 
 def _show_rich(table: Table) -> None:
@@ -139,8 +163,11 @@ _STATE_STYLES = {
     "active": "green",
     "online": "green",
     "compacting": "yellow",
+    "compacted": "cyan",
     "archived": "blue",
     "deleted": "red",
     "offline": "red",
     "topic": "bold",
+    "delete": "red",
+    "skip": "yellow",
 }

@@ -24,11 +24,15 @@ $ stratalog read orders --from -10m --format '%p:%o %k=%s\\n'
 $ stratalog read orders --key order-1 --json
 $ stratalog read orders --follow
 $ stratalog segments orders
+$ stratalog janitor --preview
 $ stratalog verify
 ```
 
 - The store is `--data DIR` (again for each further log directory), before or after the command, or
   `STRATALOG_DATA`, several directories separated by `:`.
+- What a program says to `open(config=…)`, such as `log.archive.url` or `log.retention.ms`, is kept with the
+  store, and the command line goes by it. `--store-config NAME=VALUE`, or `STRATALOG_CONFIG`, several
+  separated by `;`, says others for one command.
 - Data goes to stdout, messages and progress to stderr. Progress bars and colour only on a terminal;
   `NO_COLOR` is respected. In a pipe tables are plain aligned columns.
 - Every command works beside a program that holds the store: reads open it read-only, changes are asked of
@@ -57,9 +61,10 @@ UTF-8 are in `key_base64` and `value_base64`.
 _COMMANDS = """\
 ## Commands
 
-Besides its own options every command but `dump` has `--data DIR`, `--json` and `--debug`.
+Besides its own options every command but `dump` has `--data DIR`, `--store-config NAME=VALUE`,
+`--json` and `--debug`.
 """
-_COMMON = frozenset({"--help", "--data", "--debug", "--json"})
+_COMMON = frozenset({"--help", "--data", "--store-config", "--debug", "--json"})
 
 
 def render() -> str:

@@ -24,6 +24,7 @@ class ExitCode(enum.IntEnum):
     RECORD_REFUSED = 8
     UNSUPPORTED_FORMAT = 9
     TOPIC_EXISTS = 10
+    UNFINISHED = 11
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
@@ -36,10 +37,11 @@ MEANING: dict[ExitCode, str] = {
     ExitCode.OFFSET_OUT_OF_RANGE: "an offset outside the log",
     ExitCode.CORRUPTION: "damaged data was found",
     ExitCode.LOCKED: "the store is held by a process that cannot be asked, or that refused",
-    ExitCode.STORAGE: "disk full, read-only or failing",
+    ExitCode.STORAGE: "disk full, read-only or failing, or the archive is",
     ExitCode.RECORD_REFUSED: "a record the log cannot take",
     ExitCode.UNSUPPORTED_FORMAT: "files of an older or newer format",
     ExitCode.TOPIC_EXISTS: "the topic is already there",
+    ExitCode.UNFINISHED: "some of the work could not be done; the notes say what and why",
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
     ExitCode.BROKEN_PIPE: "the reader of the output went away",
 }
@@ -56,6 +58,8 @@ _BY_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.StoreLockedError, ExitCode.LOCKED),
     (errors.ControlError, ExitCode.LOCKED),
     (errors.ReadOnlyError, ExitCode.STORAGE),
+    (errors.ArchiveConflictError, ExitCode.LOCKED),
+    (errors.ArchiveError, ExitCode.STORAGE),
     (errors.StorageError, ExitCode.STORAGE),
     (FileNotFoundError, ExitCode.NOT_FOUND),
     (NotADirectoryError, ExitCode.NOT_FOUND),

@@ -122,6 +122,11 @@ _HINTS: tuple[tuple[type[BaseException], str], ...] = (
         errors.SyncFailedError,
         "what was appended since may be lost: check the disk, then open the store again",
     ),
+    (
+        errors.ArchiveConflictError,
+        "one store writes an archive: stop the other one, or give this one an archive of its own",
+    ),
+    (errors.ArchiveError, "nothing here is lost: what is not in the archive stays local; try again"),
     (errors.ControlError, "`stratalog log-dirs` shows who holds the store"),
     (PermissionError, "check the owner and mode of the directory"),
 )

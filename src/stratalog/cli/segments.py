@@ -20,14 +20,22 @@ def segments(
     session: Session,
     topic: OptionalTopic = None,
     partition: PartitionOption = None,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Deleted ones too, as long as their files wait for removal.")
+    ] = False,
     paths: Annotated[bool, typer.Option("--paths", help="Show each segment's file.")] = False,
 ) -> None:
-    """Every segment: state, offsets, time range, size."""
+    """Every segment: state, offsets, time range, size.
+
+    A segment is active, sealed, compacting, compacted, archived (only the archive has it) or deleted.
+    """
     if partition is not None and topic is None:
         raise typer.BadParameter("--partition needs a TOPIC")
     with session.read() as store:
         names = [topic] if topic is not None else store.topics()
-        found = [segment for name in names for segment in store.topic(name).segments(partition)]
+        found = [
+            segment for name in names for segment in store.topic(name).segments(partition, deleted=everything)
+        ]
     if session.json:
         show_json([segment_facts(segment) for segment in found])
     else:

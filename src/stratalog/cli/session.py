@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stratalog.cli import guard
-from stratalog.errors import NotFoundError
+from stratalog.config import BrokerConfig
+from stratalog.errors import ConfigError, NotFoundError
 
 if TYPE_CHECKING:
     from stratalog.store import AdminClient, Store
 
 ENVIRONMENT = "STRATALOG_DATA"
+CONFIG_ENVIRONMENT = "STRATALOG_CONFIG"
 
 DataOption = Annotated[
     list[str] | None,
@@ -30,6 +32,18 @@ DataOption = Annotated[
         "--data",
         metavar="DIR",
         help=f"The store: its log directory; again for each further one. Else ${ENVIRONMENT}, split at ':'.",
+        show_default=False,
+    ),
+]
+StoreConfigOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--store-config",
+        "-S",
+        metavar="NAME=VALUE",
+        help="A setting of the store, as programs give it to open(): log.archive.url=s3://bucket/logs; as "
+        f"often as needed, or ${CONFIG_ENVIRONMENT}, split at ';'. A program that holds the store has its "
+        "own.",
         show_default=False,
     ),
 ]
@@ -43,6 +57,7 @@ class Session:
 
     given: tuple[str, ...] = ()
     json: bool = False
+    settings: tuple[str, ...] = ()
 
     @property
     def paths(self) -> list[str]:
@@ -54,23 +69,56 @@ class Session:
             )
         return paths
 
+    @property
+    def config(self) -> dict[str, str] | None:
+        """The store's settings over those kept with it: the environment's, then ``--store-config``; checked.
+
+        None when nothing was said.
+        """
+        told = [pair.strip() for pair in os.environ.get(CONFIG_ENVIRONMENT, "").split(";") if pair.strip()]
+        config = parse_pairs(told, CONFIG_ENVIRONMENT) | parse_pairs(self.settings, "--store-config")
+        if not config:
+            return None
+        BrokerConfig.parse(config)
+        return self._kept().explicit | config
+
+    @property
+    def broker_config(self) -> BrokerConfig:
+        """The same as settings: what is kept with the store where nothing was said."""
+        config = self.config
+        return self._kept() if config is None else BrokerConfig.parse(config)
+
+    def _kept(self) -> BrokerConfig:
+        from stratalog.fs import RealFileSystem
+        from stratalog.store.remembering import remembered
+
+        return remembered(RealFileSystem(), self.paths)
+
     @contextmanager
     def read(self) -> Iterator[Store]:
         """The store, read-only; beside whoever writes it."""
         self.require_store()
         import stratalog
 
-        with stratalog.open(self.paths, read_only=True) as store:
+        with stratalog.open(self.paths, self.config, read_only=True) as store:
             yield store
 
     @contextmanager
     def change(self, *, create: bool = False) -> Iterator[AdminClient]:
-        """The store for changing something, ours or by its holder. Made when missing only if ``create``."""
+        """The store for changing something, ours or by its holder. Made when missing only if ``create``.
+
+        A holder has settings of its own and cannot be given others.
+        """
         if not create:
             self.require_store()
         from stratalog.store import connect
 
-        with connect(self.paths, create=create) as connection:
+        with connect(self.paths, self.config, create=create, remember=False) as connection:
+            if self.settings and connection.remote:
+                raise typer.BadParameter(
+                    f"process {connection.pid} holds the store and has its own settings: leave it out",
+                    param_hint="--store-config",
+                )
             yield connection
 
     def require_store(self) -> None:
@@ -97,15 +145,25 @@ def silent_command(function: Callable[..., None]) -> Callable[..., None]:
 
 def _common(function: Callable[..., None], *, with_json: bool) -> Callable[..., None]:
     @functools.wraps(function)
-    def run(*, data: list[str] | None = None, json: bool = False, debug: bool = False, **rest: Any) -> None:
+    def run(
+        *,
+        data: list[str] | None = None,
+        store_config: list[str] | None = None,
+        json: bool = False,
+        debug: bool = False,
+        **rest: Any,
+    ) -> None:
         guard.set_debug(debug)
         parent = _GLOBAL.get("data") or ()
-        function(Session(tuple(data or parent), json), **rest)
+        function(Session(tuple(data or parent), json, tuple(store_config or ())), **rest)
 
     # The parser reads the signature with annotations already resolved.
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     keyword = inspect.Parameter.KEYWORD_ONLY
-    common: list[tuple[str, Any, object]] = [("data", DataOption, None)]
+    common: list[tuple[str, Any, object]] = [
+        ("data", DataOption, None),
+        ("store_config", StoreConfigOption, None),
+    ]
     if with_json:
         common.append(("json", JsonOption, False))
     common.append(("debug", DebugOption, False))
@@ -115,6 +173,19 @@ def _common(function: Callable[..., None], *, with_json: bool) -> Callable[..., 
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del run.__wrapped__
     return run
+
+
+def parse_pairs(pairs: Iterable[str] | None, option: str) -> dict[str, str]:
+    """``NAME=VALUE`` options by name; each name once."""
+    given: dict[str, str] = {}
+    for pair in pairs or []:
+        name, found, value = pair.partition("=")
+        if not found:
+            raise ConfigError(f"{option} {pair}: write NAME=VALUE")
+        if name in given:
+            raise ConfigError(f"{option} {name} is given twice")
+        given[name] = value
+    return given
 
 
 _GLOBAL: dict[str, tuple[str, ...]] = {}
@@ -142,6 +213,21 @@ OptionalTopic = Annotated[
     str | None,
     typer.Argument(
         metavar="[TOPIC]", help="Only this topic.", autocompletion=complete_topic, show_default=False
+    ),
+]
+TopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic.", autocompletion=complete_topic),
+]
+TopicsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        "-t",
+        metavar="TOPIC",
+        help="Only this topic; as often as needed.",
+        autocompletion=complete_topic,
+        show_default=False,
     ),
 ]
 PartitionOption = Annotated[

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import enum
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stratalog.cli.console import Column, Table, is_terminal, note, show, show_json
-from stratalog.cli.session import Session, TopicArgument, command, complete_topic
+from stratalog.cli.session import Session, TopicArgument, command, complete_topic, parse_pairs
 from stratalog.cli.settings import entries_table
-from stratalog.config import SETTINGS, check_names, parse_overrides
+from stratalog.config import PROFILE, PROFILES, SETTINGS, check_names, parse_overrides
 from stratalog.config.units import format_bytes
 from stratalog.errors import ConfigError, NotFoundError, TopicExistsError
 
@@ -34,20 +35,44 @@ ConfigOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+class ProfileName(enum.StrEnum):
+    """The profiles of `stratalog.config`."""
+
+    STREAMING = "streaming"
+    TIME_SERIES = "time-series"
+    EVENT_SOURCING = "event-sourcing"
+    QUEUE = "queue"
+
+
+ProfileOption = Annotated[
+    ProfileName | None,
+    typer.Option(
+        "--profile",
+        help="Segment size and rolling for a kind of topic: "
+        + ", ".join(
+            f"{name} ({format_bytes(int(each.settings['segment.bytes']))})" for name, each in PROFILES.items()
+        )
+        + ". What --config says wins.",
+        show_default=False,
+    ),
+]
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, move and delete topics.")
+
+
+def with_profile_name(settings: dict[str, str], profile: ProfileName | None) -> dict[str, str]:
+    """``--profile`` as the setting it is; the store adds what the profile sets."""
+    if profile is None:
+        return settings
+    if PROFILE in settings:
+        raise ConfigError(f"--profile {profile} and --config {PROFILE}={settings[PROFILE]}: give one of them")
+    return {PROFILE: profile.value, **settings}
 
 
 def parse_settings(pairs: list[str] | None) -> dict[str, str]:
     """``NAME=VALUE`` options, checked, in canonical text."""
-    given: dict[str, str] = {}
-    for pair in pairs or []:
-        name, found, value = pair.partition("=")
-        if not found:
-            raise ConfigError(f"--config {pair}: write NAME=VALUE")
-        if name in given:
-            raise ConfigError(f"--config {name} is given twice")
-        given[name] = value
-    return parse_overrides(given)
+    return parse_overrides(parse_pairs(pairs, "--config"))
 
 
 @app.command()
@@ -58,13 +83,14 @@ def create(
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, metavar="N", help="How many partitions.")
     ] = None,
+    profile: ProfileOption = None,
     config: ConfigOption = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Be content when the topic is already there.")
     ] = False,
 ) -> None:
     """Make a topic, and the store too when there is none."""
-    settings = parse_settings(config)
+    settings = with_profile_name(parse_settings(config), profile)
     with session.change(create=True) as client:
         try:
             client.create_topic(name, partitions, settings)
@@ -115,6 +141,7 @@ def describe_(session: Session, topic: TopicArgument) -> None:
         fact = _facts(found)
         entries = [entry for entry in store.describe_topic(topic) if entry.source != "default"]
         fact["id"] = found.id
+        fact["profile"] = next((entry.value for entry in entries if entry.name == PROFILE), None)
     if session.json:
         fact["config"] = {entry.name: {"value": entry.value, "source": entry.source} for entry in entries}
         show_json(fact)
@@ -128,7 +155,9 @@ def describe_(session: Session, topic: TopicArgument) -> None:
             Column("size", right=True),
             Column("directory", style="dim"),
         ],
-        title=fact["topic"] + (f"  id {fact['id']}" if fact["id"] else ""),
+        title=fact["topic"]
+        + (f"  id {fact['id']}" if fact["id"] else "")
+        + (f"  profile {fact['profile']}" if fact["profile"] else ""),
     )
     for row in fact["details"]:
         table.add(
@@ -150,6 +179,7 @@ def describe_(session: Session, topic: TopicArgument) -> None:
 def alter(
     session: Session,
     topic: TopicArgument,
+    profile: ProfileOption = None,
     config: ConfigOption = None,
     unset: Annotated[
         list[str] | None,
@@ -163,7 +193,7 @@ def alter(
     ] = None,
 ) -> None:
     """Change a topic's settings, or give it more partitions."""
-    changes: dict[str, str | None] = dict(parse_settings(config))
+    changes: dict[str, str | None] = dict(with_profile_name(parse_settings(config), profile))
     check_names(unset or [])
     for name in unset or []:
         if name in changes:
@@ -171,7 +201,7 @@ def alter(
         changes[name] = None
     if not changes and partitions is None:
         raise typer.BadParameter(
-            "nothing to change: give --config NAME=VALUE, --unset NAME or --partitions N"
+            "nothing to change: give --config NAME=VALUE, --unset NAME, --profile NAME or --partitions N"
         )
     with session.change() as client:
         if changes:
@@ -249,7 +279,8 @@ def _facts(topic: Topic) -> dict[str, Any]:
                 "log_end_offset": topic.log_end_offset(partition),
                 "segments": len(segments),
                 "size_bytes": sum(segment.size_bytes for segment in segments),
-                "directory": segments[0].path.rpartition("/")[0] if segments else "",
+                # The active one: the first may be in the archive.
+                "directory": segments[-1].path.rpartition("/")[0] if segments else "",
             }
         )
     return {

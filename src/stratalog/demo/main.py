@@ -16,7 +16,7 @@ from pathlib import Path
 import stratalog
 from stratalog import kernel
 from stratalog.config.units import format_bytes
-from stratalog.demo import steps
+from stratalog.demo import lifecycle, steps
 from stratalog.demo.events import Events
 from stratalog.demo.screen import Screen
 
@@ -44,10 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if not keep:
             shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(archive_of(path), ignore_errors=True)
     if options.json:
         checks = [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in screen.checks]
         print(json.dumps({**facts, "directory": path if keep else None, "checks": checks}, indent=2))
     return 1 if screen.failed else 0
+
+
+def archive_of(path: str) -> str:
+    """Where the demonstration's archive lies: beside the store, as it would by default."""
+    return f"{path.rstrip('/')}.archive"
 
 
 def run(screen: Screen, path: str, count: int) -> dict[str, object]:
@@ -74,6 +80,8 @@ def run(screen: Screen, path: str, count: int) -> dict[str, object]:
     facts |= steps.kill_and_recover(screen, path, events)
     screen.step("Leave half a batch at the end, as a power cut would, and open again")
     facts |= steps.tear_and_recover(screen, path)
+    screen.step("Follow one segment through its life")
+    facts |= lifecycle.live(screen, path, archive_of(path))
     facts["elapsed_s"] = round(time.perf_counter() - began, 3)
     return facts
 
@@ -106,6 +114,11 @@ def _summary(facts: dict[str, object]) -> list[tuple[str, str, str]]:
             "after a torn write",
             f"{int(number('torn_bytes'))} B cut",
             "saved beside the segment; nothing else lost",
+        ),
+        (
+            "a segment's life",
+            f"{number('lifecycle_s') * 1e3:,.0f} ms",
+            " → ".join(str(state) for state in facts.get("states", ())),  # type: ignore[attr-defined]
         ),
     ]
 
