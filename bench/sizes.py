@@ -28,6 +28,9 @@ class Sizes:
     crash_bytes: int
     crash_single_bytes: int
     dump_bytes: int
+    compact: int
+    compact_keys: int
+    archive_bytes: int
 
 
 FULL = Sizes(
@@ -45,6 +48,9 @@ FULL = Sizes(
     crash_bytes=512 << 20,
     crash_single_bytes=96 << 20,
     dump_bytes=64 << 20,
+    compact=10_000_000,
+    compact_keys=600_000,
+    archive_bytes=256 << 20,
 )
 QUICK = Sizes(
     append=30_000,
@@ -61,6 +67,9 @@ QUICK = Sizes(
     crash_bytes=32 << 20,
     crash_single_bytes=4 << 20,
     dump_bytes=8 << 20,
+    compact=1_000_000,
+    compact_keys=60_000,
+    archive_bytes=32 << 20,
 )
 SMOKE = Sizes(
     append=2_000,
@@ -77,5 +86,8 @@ SMOKE = Sizes(
     crash_bytes=1 << 20,
     crash_single_bytes=1 << 16,
     dump_bytes=1 << 18,
+    compact=3_000,
+    compact_keys=200,
+    archive_bytes=1 << 18,
 )
 BY_NAME = {"full": FULL, "quick": QUICK, "smoke": SMOKE}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bench.harness import Section
 from bench.plan import Plan
-from bench.sections import append, dump, point, recovery, scan, single
+from bench.sections import append, archive, compaction, dump, point, recovery, scan, single
 
 SECTIONS: dict[str, Callable[[Plan], list[Section]]] = {
     "append": append.run,
@@ -15,5 +15,7 @@ SECTIONS: dict[str, Callable[[Plan], list[Section]]] = {
     "point": point.run,
     "recovery": recovery.run,
     "dump": dump.run,
+    "compaction": compaction.run,
+    "archive": archive.run,
 }
 """By the names that ``--only`` takes, in the order of the report."""

@@ -33,6 +33,9 @@ ROWS = {
     "point-key": {*SYSTEMS, "stratalog, one-record batches"},
     "recovery": {"batches of 1,000", "one-record batches"},
     "dump": {"stratalog dump"},
+    "compaction": {"stratalog"},
+    "archive-upload": {"stratalog", "plain copy", "plain copy, synced"},
+    "archive-read": {"stratalog", "plain read"},
 }
 
 
@@ -65,7 +68,7 @@ def test_every_section_gives_numbers_and_equal_outputs(tmp_path: Path) -> None:
         if name != "dump":
             assert section["equal"], name
     bars = [bar for section in sections.values() for bar in section["bars"]]
-    assert len(bars) == 11
+    assert len(bars) == 13
     judged = {"met", "MISSED", "reached", "not reached", "not measured"}
     assert {bar["verdict"] for bar in bars} <= judged
     dump = sections["dump"]

@@ -13,6 +13,7 @@ import pytest
 
 from stratalog.errors import StratalogError
 from stratalog.format import batch as batches
+from stratalog.format.batch import Peek
 from stratalog.fs import SurvivorMode
 from stratalog.fs.memory import MemoryFileSystem
 from stratalog.log import chunks, listing, recovery, replay
@@ -215,7 +216,7 @@ def test_a_failed_sync_is_final() -> None:
 
 
 def test_trusting_the_index_is_caught(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(chunks, "_meet", lambda file, start: 0)
+    monkeypatch.setattr(chunks, "_meet", lambda file, start: Peek(0, 0, start.last_offset, 0))
     monkeypatch.setattr(chunks, "_begins_with", lambda *arguments: True)
     with pytest.raises((HistoryError, StratalogError)):
         damage.wrong_index()

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / f"kafka-{KAFKA_VERSION}"
 LIBS = CACHE / "libs"
 READY = CACHE / ".ready"
-HEAP = "512m"
+# for tests: a JVM that starts quickly and stays small
+QUICK_START = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
 CLUSTER_ID = "c3RyYXRhbG9nLXRlc3Rz"
 
 # prctl(PR_SET_PDEATHSIG, SIGKILL), then the command: no broker outlives the test process
@@ -113,7 +114,7 @@ def fetch(attempts: int = 3) -> Path:
         raise KafkaError(f"fetching Kafka's jars failed {attempts} times:\n{done.stdout[-2000:]}")
 
 
-def java(*arguments: str, heap: str = HEAP, log_level: str = "WARN") -> list[str]:
+def java(*arguments: str, flags: Sequence[str] = QUICK_START, log_level: str = "WARN") -> list[str]:
     """The command line of a JVM with Kafka's jars; ``arguments`` begin with the class."""
     if shutil.which("java") is None:
         raise KafkaError("a JDK 17 or later (java) is needed; run `make interop`")
@@ -123,7 +124,6 @@ def java(*arguments: str, heap: str = HEAP, log_level: str = "WARN") -> list[str
         draft = log4j.with_name(f"{log4j.name}.{os.getpid()}")
         draft.write_text(_LOG4J.replace("LEVEL", log_level))
         draft.replace(log4j)
-    flags = [f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"]
     return ["java", *flags, f"-Dlog4j2.configurationFile={log4j}", "-cp", f"{libs}/*", *arguments]
 
 
@@ -158,12 +158,18 @@ def free_ports(count: int) -> list[int]:
 class KafkaBroker:
     """One broker and controller in a JVM over ``data``; ``log_dir`` is its ``log.dirs`` entry.
 
-    ``properties`` go over the defaults of ``server.properties``. The same object can be started again after
-    ``stop`` (clean, as SIGTERM) or ``kill`` (SIGKILL).
+    ``properties`` go over the defaults of ``server.properties``; ``flags`` are the JVM's. The same object can
+    be started again after ``stop`` (clean, as SIGTERM) or ``kill`` (SIGKILL).
     """
 
-    def __init__(self, data: Path, properties: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        properties: Mapping[str, object] | None = None,
+        flags: Sequence[str] = QUICK_START,
+    ) -> None:
         self.data = data
+        self._flags = flags
         self.log_dir = data / "logs"
         self.output = data / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -195,13 +201,20 @@ class KafkaBroker:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """The broker's process."""
+        if self._process is None:
+            raise KafkaError("this broker is not running")
+        return self._process.pid
+
     def start(self, timeout_s: float = 60) -> None:
         """Returns when the broker answers with its own metadata; about 3 s."""
         if self.running:
             raise KafkaError("this broker is running already")
         if not (self.log_dir / "meta.properties").exists():
             self._format()
-        server = java("kafka.Kafka", str(self._properties), log_level="INFO")
+        server = java("kafka.Kafka", str(self._properties), flags=self._flags, log_level="INFO")
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _DIE_WITH_PARENT, *server],
