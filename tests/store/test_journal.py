@@ -355,6 +355,52 @@ def test_a_full_disk_in_the_middle_is_finished_by_the_next_try(monkeypatch: pyte
         assert staged_files(store) == []
 
 
+@pytest.mark.parametrize("taken_back", [True, False])
+def test_a_decision_that_could_not_be_written_for_sure(
+    store: stratalog.Store, monkeypatch: pytest.MonkeyPatch, taken_back: bool
+) -> None:
+    """The journal has its name and the sync failed: the commit did not happen, or it will."""
+    context = store._partitions.context
+    fs, plain, failing = context.fs, context.fs.write_atomic, [True, not taken_back]
+
+    def write_atomic(path: str, data: bytes) -> None:
+        plain(path, data)
+        if path.endswith(journals.FILE_NAME) and failing and failing.pop(0):
+            raise errors.StorageError("no word from the disk")
+
+    files = stage(store, "q", 0, {("t", 0): numbered(0, 3)})
+    monkeypatch.setattr(fs, "write_atomic", write_atomic)
+    with pytest.raises(errors.StorageError, match="no word"):
+        store.commit_staged("q", 0, files)
+    assert values(store, "t") == []
+    assert len(store._journal._state.pending) == (0 if taken_back else 1)
+    again = stage(store, "q", 0, {("t", 0): numbered(0, 3)})
+    assert store.commit_staged("q", 0, again).duplicate is not taken_back
+    assert values(store, "t") == numbered(0, 3)
+    assert staged_files(store) == []
+
+
+def test_a_decided_file_that_somebody_removed_is_missed(
+    store: stratalog.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise errors.DiskFullError("no room")
+
+    monkeypatch.setattr("stratalog.store.journal.adopt", full)
+    files = stage(store, "q", 0, {("t", 0): numbered(0, 10, BIG)})
+    with pytest.raises(errors.DiskFullError):
+        store.commit_staged("q", 0, files)
+    fs = store._partitions.context.fs
+    hidden = f"/data/log.staging/{files[0].name}"
+    fs.rename(hidden, "/data/hidden")
+    monkeypatch.undo()
+    with pytest.raises(errors.NotFoundError, match="does not have it"):
+        store.commit_staged("q", 0, files)
+    fs.rename("/data/hidden", hidden)
+    assert store.commit_staged("q", 0, files).duplicate
+    assert values(store, "t") == numbered(0, 10, BIG)
+
+
 def test_a_producer_appends_at_the_same_time(tmp_path: Path) -> None:
     with stratalog.open(tmp_path / "log") as store:
         store.create_topic("t", 1, {"segment.bytes": 64 << 10})

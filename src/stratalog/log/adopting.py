@@ -33,7 +33,6 @@ def adopt(writer: PartitionWriter, source: str) -> int:
     The work is done before the partition is locked, for the offset it will most likely get; only when
     somebody appended meanwhile it is done again, and appends wait for it.
     """
-    writer.make_usable()
     base = writer.next_offset
     made, end = _prepare(writer, source, base)
     writer.flush()

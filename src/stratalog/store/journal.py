@@ -18,7 +18,7 @@ from there on is skipped (and the producer state is asked too: compaction keeps 
 Unlike a comparison of log end offsets this needs no lock over the whole entry, and holds when a power cut
 took the tail of the log, or offsets were skipped because readers had seen them. A producer id for each query
 would do as well but leave one behind for every query that ever was. A file that becomes a segment needs no
-mark: once renamed it is gone from the staging directory, in one step.
+mark: once renamed it is gone from the staging directory, in one step, and a segment of its size is there.
 
 One entry at a time: a partition that a pending entry still waits for takes no new one.
 """
@@ -120,7 +120,9 @@ class Journal:
             self._damage = None
 
     def _save(self, state: journals.Journal) -> None:
-        state = replace(state, generation=self._state.generation + 1)
+        # Counted even when it fails: one of several directories may have it by then.
+        self._state = replace(self._state, generation=self._state.generation + 1)
+        state = replace(state, generation=self._state.generation)
         data = journals.pack(state)
         online = self._partitions.online()
         if not online:
@@ -154,10 +156,22 @@ class Journal:
                 fresh_id = FIRST_PRODUCER_ID + secrets.randbelow(FIRST_PRODUCER_ID - 1)
                 self._state = replace(self._state, producer_id=fresh_id)
             entry = replace(entry, targets=tuple(self._targets(entry)))
-            self._save(self._state.with_pending(entry))
+            self._decide(entry)
             self._finish(entry, fresh=True, told=told)
             self._sweep()
             return Committed(False, sum(file.records for file in entry.files))
+
+    def _decide(self, entry: Entry) -> None:
+        before, after = self._state, self._state.with_pending(entry)
+        try:
+            self._save(after)
+        except StorageError:
+            # A directory may have it. Take it back; where that fails too, it counts as decided.
+            try:
+                self._save(before)
+            except StorageError:
+                self._state = replace(after, generation=self._state.generation)
+            raise
 
     def _finish_others(self, entry: Entry) -> None:
         """Bring pending entries to their end; an error counts when this entry must not overtake them."""
@@ -180,7 +194,8 @@ class Journal:
             if (place.query, place.batch) != (entry.query, entry.batch):
                 raise InvalidArgumentError(f"{file.name} was not staged for {entry.query}/{entry.batch}")
             writer = self._partitions.writer(file.topic, file.partition)
-            writer.make_usable()
+            with writer.lock:
+                writer.make_usable()
             path = self._path(file)
             if path is None:
                 raise NotFoundError(f"{file.name}: nothing is staged under this name any more")
@@ -291,6 +306,7 @@ class _RollForward:
         self._told = told
         self._total = sum(file.size_bytes for file in entry.files)
         self._done = 0
+        self._adopted: set[tuple[str, int, int]] = set()
         self.entry = entry
 
     def run(self) -> list[tuple[PartitionWriter, int]]:
@@ -317,9 +333,7 @@ class _RollForward:
         for at, file in enumerate(self.entry.files):
             if (file.topic, file.partition) != (target.topic, target.partition):
                 continue
-            if file.whole and self._adopt(writer, at):
-                pass
-            else:
+            if not (file.whole and self._adopt(writer, target, at)):
                 if there < file.records:
                     self._append(writer, file, sequence, there)
                 sequence = increment_sequence(sequence, file.records)
@@ -353,10 +367,11 @@ class _RollForward:
 
     def _renewed(self, writer: PartitionWriter, target: Target, there: int) -> Target:
         """Begin anew where a crash took the end of the log, and with it what the entry went by."""
-        now = self._journal._target(writer)
         if there:
             return target
-        if now.base_offset >= target.base_offset and now.first_sequence == target.first_sequence:
+        now = self._journal._target(writer)
+        now = now._replace(base_offset=min(now.base_offset, target.base_offset))
+        if now == target:
             return target
         targets = tuple(now if each == target else each for each in self.entry.targets)
         self._decide_anew(replace(self.entry, targets=targets))
@@ -366,13 +381,15 @@ class _RollForward:
         self.entry = entry
         self._journal._save(self._journal._state.with_pending(entry))
 
-    def _adopt(self, writer: PartitionWriter, at: int) -> bool:
+    def _adopt(self, writer: PartitionWriter, target: Target, at: int) -> bool:
         """Make a segment of a file; False when this disk cannot, and it must be appended instead."""
-        path = self._journal._path(self.entry.files[at])
+        file = self.entry.files[at]
+        path = self._journal._path(file)
         if path is None:
-            return True  # renamed before the crash
+            self._find_adopted(writer, target, file)
+            return True
         try:
-            adopt(writer, path)
+            self._adopted.add((target.topic, target.partition, adopt(writer, path)))
         except StorageError as error:
             if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EXDEV:
                 raise
@@ -381,6 +398,17 @@ class _RollForward:
             self._decide_anew(replace(self.entry, files=tuple(demoted)))
             return False
         return True
+
+    def _find_adopted(self, writer: PartitionWriter, target: Target, file: StagedFile) -> None:
+        """A file that is not staged any more was renamed before a crash: a segment like it is there."""
+        for segment in writer.local_segments():
+            base = segment.base_offset
+            if base < target.base_offset or (target.topic, target.partition, base) in self._adopted:
+                continue
+            if (segment.size, (segment.next_offset or 0) - base) == (file.size_bytes, file.records):
+                self._adopted.add((target.topic, target.partition, base))
+                return
+        raise NotFoundError(f"{file.name} is gone, and {target.topic}-{target.partition} does not have it")
 
     def _append(self, writer: PartitionWriter, file: StagedFile, sequence: int, there: int) -> None:
         """Append the batches of a file without its first ``there`` records."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stratalog.config import BrokerConfig
-from stratalog.errors import ConfigError, FormatError
+from stratalog.errors import ConfigError, FormatError, StorageError
 from stratalog.format.settings import FILE_NAME, newest, parse
 from stratalog.fs import FileSystem
 from stratalog.log.context import logger
@@ -24,8 +24,8 @@ def remembered(fs: FileSystem, paths: Sequence[str]) -> BrokerConfig:
     for path in paths:
         try:
             found.append(parse(fs.read_file(f"{path}/{FILE_NAME}")))
-        except (FileNotFoundError, NotADirectoryError, FormatError):
-            continue
+        except (FileNotFoundError, NotADirectoryError, FormatError, StorageError):
+            continue  # opening will say what is wrong with it
     kept = newest(found)
     said = dict(kept.store) if kept is not None else {}
     try:
