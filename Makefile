@@ -34,8 +34,9 @@ setup: $(VENV)/.built ## an environment in .venv with the compiled kernel (needs
 demo: setup ## a million events, segments rolling, a crash and a recovery, in under a minute
 	@$(PY) -m stratalog.demo
 
-test: setup ## every test that needs no JVM; TESTS="tests/log -k roll" picks some, PURE=1 uses the interpreted kernel
-	@$(if $(PURE),STRATALOG_PURE=1) $(PY) -m pytest -q -n 2 --dist worksteal $(TESTS)
+test: setup ## every test that needs no Kafka broker (Spark wants a JDK); TESTS="tests/log -k roll" picks some, PURE=1 uses the interpreted kernel
+	@$(if $(PURE),STRATALOG_PURE=1) $(PY) -m pytest -q -n 2 --dist worksteal $(or $(TESTS),--ignore=tests/spark)
+	@$(if $(TESTS),,tests/interop/need_jdk.sh && $(PY) -m pytest -q tests/spark)
 
 lint: style types imports ## style, types and import rules
 

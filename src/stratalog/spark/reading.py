@@ -1,0 +1,100 @@
+"""Reading one range of offsets: what an executor does.
+
+The files are found when they are read. One that is replaced, sealed, archived or moved meanwhile is looked
+for again by offset, locally and then in the archive; only when the log itself begins later than it did is
+anything lost, and that is never passed over in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from stratalog.format.txn_index import AbortedTxn
+from stratalog.log.arrow_scan import ScanOptions, ScanRange, scan_to_arrow
+from stratalog.log.reader import Isolation, LogView
+from stratalog.log.segment import Segment
+from stratalog.spark.logs import Logs
+from stratalog.spark.loss import Losses
+from stratalog.spark.planning import LogRange, pair_of
+from stratalog.spark.schema import to_spark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STEP_BYTES = 8 << 20
+"""A range is read in steps that end with a segment: a loss is told from what was read before it."""
+
+
+def read_range(
+    logs: Logs, part: LogRange, names: Sequence[str], isolation: Isolation, losses: Losses
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a range, as Spark wants them."""
+    view = logs.view(part.topic, part.partition)
+    view.refresh()
+    start, end = losses.within(
+        pair_of(part), part.start, part.end, view.log_start_offset, view.end_offset(isolation)
+    )
+    options = ScanOptions(tuple(names), part.since_ms, part.until_ms, isolation, threads=1)
+    while start < end:
+        stop = _step(view, start, end)
+        watched = Watched(view, start, losses)
+        for batch in scan_to_arrow([ScanRange(watched, start, stop)], options):
+            yield to_spark(batch, names)
+        start = stop
+
+
+def _step(view: LogView, start: int, end: int) -> int:
+    size = 0
+    for segment in view.segments():
+        following = segment.next_offset
+        if segment.is_active or following is None or following >= end:
+            break
+        if following > start:
+            size += segment.size
+            if size >= STEP_BYTES:
+                return following
+    return end
+
+
+class Watched:
+    """A `LogView` that notices when what is being read is taken away.
+
+    A scan asks where the log begins only after it found a file gone: then everything from where this step
+    began, up to that, may not have been read.
+    """
+
+    def __init__(self, view: LogView, floor: int, losses: Losses) -> None:
+        self.topic = view.topic
+        self.partition = view.partition
+        self.directory = view.directory
+        self._view = view
+        self._floor = floor
+        self._losses = losses
+
+    @property
+    def log_start_offset(self) -> int:
+        first = self._view.log_start_offset
+        if first > self._floor:
+            pair = (self.topic, self.partition)
+            self._losses.lost(pair, self._floor, first, first, self._view.end_offset())
+            self._floor = first
+        return first
+
+    def refresh(self) -> None:
+        self._view.refresh()
+
+    def end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
+        return self._view.end_offset(isolation)
+
+    def segments(self) -> tuple[Segment, ...]:
+        return self._view.segments()
+
+    def replaced(self, segment: Segment) -> bool:
+        return self._view.replaced(segment)
+
+    def aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        return self._view.aborted(start, end)
+
+    def wait(self, offset: int, timeout_s: float) -> bool:
+        return self._view.wait(offset, timeout_s)

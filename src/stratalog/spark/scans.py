@@ -1,0 +1,183 @@
+"""Each scan of a query with its own plan, in versions of Spark that share one among all of them.
+
+Spark 4.2 keeps what a Python source planned after a filter was pushed down with the table, not with the
+scan. A DataFrame that is read twice, in one query or in two, then reads what the last filter left: too few
+rows, without a word. Later versions keep it with the scan. Where it is shared, `give_own_plans` adds a rule
+to the session's optimizer that plans every scan of this source by itself; it is compiled in the driver's
+JVM by the compiler Spark brings along. Only sessions that have it, or need none, push filters down.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger("stratalog.spark")
+
+_PACKAGE = "org.apache.spark.sql.execution.datasources.v2.python"
+_RULE = """
+package stratalog;
+
+import java.lang.reflect.Field;
+import java.lang.reflect.Method;
+import java.util.Collections;
+import java.util.Set;
+import java.util.WeakHashMap;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.Function1;
+import scala.Option;
+import scala.Some;
+import scala.collection.immutable.Seq;
+import scala.runtime.AbstractPartialFunction;
+
+public class OwnPlans extends Rule {
+  private final Set made = Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap()));
+
+  public TreeNode apply(TreeNode plan) {
+    return plan.transform(new Own(this));
+  }
+
+  public boolean shared(Object node) throws Exception {
+    if (!(node instanceof DataSourceV2ScanRelation)) return false;
+    Scan scan = ((DataSourceV2ScanRelation) node).scan();
+    return scan instanceof PythonScan && !made.contains(scan)
+        && "stratalog".equalsIgnoreCase((String) get(scan, "shortName"));
+  }
+
+  public Object own(DataSourceV2ScanRelation node) throws Exception {
+    Scan old = node.scan();
+    PythonDataSourceV2 source = (PythonDataSourceV2) get(old, "ds");
+    String name = (String) get(old, "shortName");
+    StructType schema = (StructType) get(old, "outputSchema");
+    CaseInsensitiveStringMap options = (CaseInsensitiveStringMap) get(old, "options");
+    Filter[] filters = (Filter[]) get(old, "supportedFilters");
+    Object created = source.getOrCreateDataSourceInPython(name, options, new Some(schema));
+    PythonDataSourceV2 alone = new PythonDataSourceV2();
+    alone.setShortName(name);
+    Field field = PythonDataSourceV2.class.getDeclaredField("dataSourceInPython");
+    field.setAccessible(true);
+    field.set(alone, created);
+    PythonScanBuilder builder = new PythonScanBuilder(alone, name, schema, options);
+    if (filters.length > 0 && builder.pushFilters(filters).length > 0) {
+      throw new IllegalStateException("stratalog: a filter was taken and then given back");
+    }
+    Scan scan = builder.build();
+    made.add(scan);
+    Object[] parts = new Object[node.productArity()];
+    for (int at = 0; at < parts.length; at++) {
+      Object part = node.productElement(at);
+      parts[at] = part == old ? scan : part;
+    }
+    Method[] methods = node.getClass().getMethods();
+    for (int at = 0; at < methods.length; at++) {
+      if (methods[at].getName().equals("copy") && methods[at].getParameterTypes().length == parts.length) {
+        return methods[at].invoke(node, parts);
+      }
+    }
+    throw new IllegalStateException("stratalog: this Spark copies a scan in another way");
+  }
+
+  private static Object get(Object of, String name) throws Exception {
+    Field field = of.getClass().getDeclaredField(name);
+    field.setAccessible(true);
+    return field.get(of);
+  }
+
+  public void install(org.apache.spark.sql.classic.SparkSession session) {
+    session.experimental().extraOptimizations_$eq(
+        (Seq) session.experimental().extraOptimizations().appended(this));
+  }
+
+  public static class Own extends AbstractPartialFunction {
+    private final OwnPlans rule;
+
+    public Own(OwnPlans rule) {
+      this.rule = rule;
+    }
+
+    public boolean isDefinedAt(Object node) {
+      try {
+        return rule.shared(node);
+      } catch (Exception error) {
+        throw new IllegalStateException(error);
+      }
+    }
+
+    public Object applyOrElse(Object node, Function1 otherwise) {
+      if (!isDefinedAt(node)) return otherwise.apply(node);
+      try {
+        return rule.own((DataSourceV2ScanRelation) node);
+      } catch (RuntimeException error) {
+        throw error;
+      } catch (Exception error) {
+        throw new IllegalStateException(error);
+      }
+    }
+  }
+}
+"""
+
+
+def give_own_plans(spark: SparkSession) -> bool:
+    """Make it safe to push filters down in this session; False when it cannot be."""
+    session: Any = getattr(spark, "_jsparkSession", None)
+    jvm: Any = getattr(spark, "_jvm", None)
+    if session is None or jvm is None:
+        return False  # Spark Connect: the planner is on the other side
+    try:
+        if not _shares_plans(jvm):
+            return True
+        rules = session.experimental().extraOptimizations().mkString(" ")
+        if "OwnPlans" not in rules:
+            _compile(spark, jvm).install(session)
+        return True
+    except Py4JError as error:
+        logger.warning("stratalog: filters are not pushed down in this version of Spark: %s", error)
+        return False
+
+
+@contextmanager
+def quiet(spark: SparkSession, name: str) -> Iterator[None]:
+    """Without the warnings of one of Spark's loggers."""
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is None:
+        yield
+        return
+    log4j = jvm.org.apache.logging.log4j
+    before = log4j.LogManager.getLogger(name).getLevel()
+    log4j.core.config.Configurator.setLevel(name, log4j.Level.ERROR)
+    try:
+        yield
+    finally:
+        log4j.core.config.Configurator.setLevel(name, before)
+
+
+def _shares_plans(jvm: Any) -> bool:
+    kind = jvm.java.lang.Class.forName(f"{_PACKAGE}.PythonDataSourceV2")
+    return any(method.getName() == "setReadInfo" for method in kind.getMethods())
+
+
+def _compile(spark: SparkSession, jvm: Any) -> Any:
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    compiler.cook(_RULE)
+    kind = compiler.getClassLoader().loadClass("stratalog.OwnPlans")
+    gateway: Any = spark.sparkContext._gateway
+    nothing = gateway.new_array(jvm.java.lang.Class, 0)
+    return kind.getConstructor(nothing).newInstance(gateway.new_array(jvm.java.lang.Object, 0))

@@ -1,0 +1,155 @@
+"""``spark.read.format("stratalog")``: the data source and its batch reader.
+
+Options are checked when the source is made, which is when ``load()`` is called; the schema when the reader
+is made. Objects of this module travel: Spark pickles the source to the planner and the reader to the
+executors, so they hold what was asked for and nothing that is open.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from stratalog.errors import ConfigError
+from stratalog.spark.filters import Bounds
+from stratalog.spark.logs import opened
+from stratalog.spark.loss import Losses
+from stratalog.spark.notices import say_once
+from stratalog.spark.offsets import Pair
+from stratalog.spark.options import SUBSCRIPTIONS, SourceOptions, parse_options
+from stratalog.spark.planning import LogRange, plan
+from stratalog.spark.reading import read_range
+from stratalog.spark.schema import SPARK_SCHEMA_WITH_HEADERS, check_schema, schema_of
+from stratalog.spark.sink import (
+    StratalogStreamWriter,
+    StratalogWriter,
+    make_stream_writer,
+    make_writer,
+)
+from stratalog.spark.stream import StratalogStreamReader
+from stratalog.spark.views import batch_rows, segment_rows, view_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class SegmentsOf(InputPartition):
+    """The partitions whose segments to list."""
+
+    pairs: tuple[Pair, ...]
+
+
+class StratalogSource(DataSource):
+    """A log, or several, as a table. Filters are left to Spark, so whole topics are read."""
+
+    prunes = False
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self.parsed = parse_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "stratalog"
+
+    def schema(self) -> StructType:
+        self._check_readable()
+        if self.parsed.view != "records":
+            return view_schema(self.parsed.view)
+        return schema_of(self.parsed.include_headers)
+
+    def reader(self, schema: StructType) -> StratalogReader:
+        self._check_readable()
+        return StratalogReader(self.parsed, schema, prunes=self.prunes)
+
+    def streamReader(self, schema: StructType) -> StratalogStreamReader:  # noqa: N802 - Spark's name
+        self._check_readable()
+        return StratalogStreamReader(self.parsed, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> StratalogWriter:
+        return make_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StratalogStreamWriter:  # noqa: N802
+        return make_stream_writer(self.options, schema, overwrite)
+
+    def _check_readable(self) -> None:
+        if self.parsed.view == "records" and not self.parsed.subscription:
+            raise ConfigError(
+                "option 'subscribe': nothing says which topics to read, takes topics separated by commas;"
+                f" or give {' or '.join(SUBSCRIPTIONS[1:])}"
+            )
+
+
+class PruningSource(StratalogSource):
+    """The same in sessions where pushing filters down is safe: see `stratalog.spark.scans`."""
+
+    prunes = True
+
+
+class StratalogReader(DataSourceReader):
+    """Plans on the driver, reads on the executors."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, *, prunes: bool) -> None:
+        self.options = options
+        self.prunes = prunes
+        known = SPARK_SCHEMA_WITH_HEADERS if options.view == "records" else view_schema(options.view)
+        self.names = check_schema(schema, known)
+        self.bounds = Bounds()
+        self.pushFilters = _Push(self)  # type: ignore[method-assign]
+
+    def take(self, filters: Iterable[Filter]) -> Iterator[Filter]:
+        if not self.prunes:
+            return iter(filters)
+        if self.options.view == "records":
+            return self.bounds.push(filters)
+        return self.bounds.push(filters, ("topic", "partition"))
+
+    def partitions(self) -> list[InputPartition]:
+        if not self.prunes:
+            say_once(
+                "unpruned",
+                "stratalog: this session does not push filters down, so every query reads whole topics;"
+                " stratalog.spark.register(spark) changes that",
+            )
+        with opened(self.options.where) as logs:
+            if self.options.view == "segments":
+                pairs = tuple(
+                    pair for pair in logs.choose(self.options.subscription) if self.bounds.admits(*pair)
+                )
+                return [SegmentsOf(pairs)]
+            return [*plan(logs, self.options, self.bounds, time.time_ns() // 1_000_000)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        options = self.options
+        with opened(options.where) as logs:
+            if isinstance(partition, SegmentsOf):
+                yield from segment_rows(logs, partition.pairs, self.names)
+            elif isinstance(partition, LogRange) and options.view == "batches":
+                yield from batch_rows(logs, partition, self.names)
+            elif isinstance(partition, LogRange):
+                losses = Losses(options.fail_on_data_loss)
+                yield from read_range(logs, partition, self.names, options.isolation, losses)
+
+
+class _Push:
+    """The reader's ``pushFilters``.
+
+    Spark refuses a reader that overrides the method while the session's
+    ``spark.sql.python.filterPushdown.enabled`` is off, which it is by default. It tells an override by the
+    function behind the bound method; by showing the base class's, a reader in such a session is read
+    without pruning instead of failing, and in any other its filters arrive here.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: StratalogReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return list(self._reader.take(filters))

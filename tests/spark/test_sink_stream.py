@@ -1,0 +1,108 @@
+"""Streaming writes: topic to topic, replayed batches, failing commits, and who may be in the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import stratalog
+from stratalog.errors import ConfigError
+from stratalog.format import journal as journals
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = 300
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    with stratalog.open(tmp_path / "log") as store:
+        store.create_topic("in", 2)
+        store.create_topic("out", 2)
+        add(store, 0, ROWS)
+    return tmp_path / "log"
+
+
+def add(store: stratalog.Store, first: int, count: int) -> None:
+    rows = [stratalog.Record(b"v%05d" % at, b"%d" % (at % 7)) for at in range(first, first + count)]
+    store.topic("in").append_many(rows)
+
+
+def run(spark: SparkSession, log: Path, checkpoint: Path, **options: str) -> None:
+    """Write all there is from ``in`` to ``out``, a few micro-batches of it."""
+    rows = (
+        spark.readStream.format("stratalog")
+        .option("subscribe", "in")
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", 100)
+        .load(str(log))
+        .selectExpr("key", "value")
+    )
+    query = (
+        rows.writeStream.format("stratalog")
+        .option("topic", "out")
+        .options(**options)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start(str(log))
+    )
+    query.awaitTermination()
+
+
+def written(log: Path) -> list[bytes]:
+    with stratalog.open(log, read_only=True) as store:
+        return sorted(record.value or b"" for at in range(2) for record in store.topic("out").read(at))
+
+
+def wanted(count: int) -> list[bytes]:
+    return [b"v%05d" % at for at in range(count)]
+
+
+def test_topic_to_topic_and_a_replayed_batch(spark: SparkSession, log: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    run(spark, log, checkpoint)
+    assert written(log) == wanted(ROWS)
+    query = json.loads((checkpoint / "metadata").read_text())["id"]
+    last = max(int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdigit())
+    assert last >= 2
+    state = journals.parse((log / journals.FILE_NAME).read_bytes())
+    assert state.streams[query][0] == last
+    # Spark did not write down that the last batch was done: it runs it again.
+    for name in (str(last), f".{last}.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    with stratalog.open(log) as store:
+        add(store, ROWS, 50)
+    run(spark, log, checkpoint)
+    assert written(log) == wanted(ROWS + 50)
+    assert not log.with_name("log.staging").exists()
+
+
+def test_a_commit_that_fails_is_made_good_by_the_restart(
+    spark: SparkSession, log: Path, tmp_path: Path
+) -> None:
+    with stratalog.open(log) as store:
+        with store._journal._lock, pytest.raises(Exception, match="holds the store and did not answer"):
+            run(spark, log, tmp_path / "checkpoint", commitTimeout="1s")
+        run(spark, log, tmp_path / "checkpoint")
+        assert written(log) == wanted(ROWS)
+        assert not log.with_name("log.staging").exists()
+
+
+def test_complete_mode_is_refused(spark: SparkSession, log: Path, tmp_path: Path) -> None:
+    rows = spark.readStream.format("stratalog").option("subscribe", "in").load(str(log))
+    counted = rows.groupBy("key").count().selectExpr("key", "cast(count as string) as value")
+    with pytest.raises(Exception, match="only ever added to") as caught:
+        (
+            counted.writeStream.format("stratalog")
+            .outputMode("complete")
+            .option("topic", "out")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(log))
+            .awaitTermination()
+        )
+    assert ConfigError.__name__ in str(caught.value)

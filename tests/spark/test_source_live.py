@@ -1,0 +1,228 @@
+"""A log that lives while it is read: appended, rolled, compacted, archived; the rows stay the same."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stratalog
+from stratalog import Record
+from stratalog.errors import OffsetOutOfRangeError
+from stratalog.spark.logs import forget
+from stratalog.spark.planning import LogRange
+from tests.spark.direct import START_MS, append, fill, offsets, read, reader, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LIFE: dict[str, object] = {
+    "remote.storage.enable": True,
+    "retention.ms": -1,
+    "local.retention.ms": 1,
+    "file.delete.delay.ms": 0,
+    "segment.bytes": 16 << 10,
+}
+
+
+@contextmanager
+def meanwhile(act: Callable[[], None]) -> Iterator[None]:
+    """Something that goes on in another thread until the block is over."""
+    over, problems = threading.Event(), []
+
+    def run() -> None:
+        try:
+            while not over.wait(0.02):
+                act()
+        except (stratalog.errors.StratalogError, OSError) as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert not problems, problems
+
+
+def test_rolling_and_archiving_under_a_query(tmp_path: Path) -> None:
+    """Planned once, read many times while segments are sealed, archived and dropped: always the same rows."""
+    url = str(tmp_path / "cold")
+    with stratalog.open(tmp_path / "log", {"log.archive.url": url}) as store:
+        topic = store.create_topic("orders", 1, LIFE)
+        append(topic, 500)
+        made, _ = reader(tmp_path / "log", subscribe="orders", archive=url, minPartitions=4)
+        parts = made.partitions()
+
+        def act() -> None:
+            append(topic, 20)
+            topic.roll()
+            store.archive()
+
+        rounds = 0
+        with meanwhile(act):
+            while rounds < 15 or str(topic.segments(0)[0].state) != "archived":
+                found = [row for part in parts for batch in made.read(part) for row in batch.to_pylist()]
+                assert [row["offset"] for row in found] == list(range(500))
+                rounds += 1
+                assert rounds < 10_000
+        assert len(rows(tmp_path / "log", subscribe="orders", archive=url)) == topic.log_end_offset(0)
+
+
+def test_compaction_under_a_query(tmp_path: Path) -> None:
+    """What compaction keeps is always there; what it removes may be there or not."""
+    config = {
+        "cleanup.policy": "compact",
+        "segment.bytes": 16 << 10,
+        "min.cleanable.dirty.ratio": 0.0,
+        "file.delete.delay.ms": 0,
+    }
+    with stratalog.open(tmp_path / "log", {"log.cleaner.min.segment.age.ms": 0}) as store:
+        topic = store.create_topic("orders", 1, config)
+        state = random.Random(7)
+        for at in range(60):
+            topic.append_many(
+                [
+                    Record(f"{at}".encode() * 20, f"k{state.randrange(40)}".encode(), (), START_MS + at)
+                    for _ in range(20)
+                ]
+            )
+            if at % 6 == 5:
+                topic.roll()
+        made, _ = reader(tmp_path / "log", subscribe="orders", minPartitions=3)
+        parts = made.partitions()
+        whole = {row["offset"]: row["value"] for row in read(made)}
+
+        def act() -> None:
+            store.compact("orders")
+            compacted.set()
+            topic.append(b"more", b"k0")
+            topic.roll()
+
+        compacted, rounds = threading.Event(), 0
+        latest: dict[bytes, int] = {}
+        for record in topic.read(0):
+            latest[record.key or b""] = record.offset
+        with meanwhile(act):
+            while rounds < 15 or not compacted.is_set():
+                rounds += 1
+                found = [row for part in parts for batch in made.read(part) for row in batch.to_pylist()]
+                numbers = [row["offset"] for row in found]
+                assert numbers == sorted(set(numbers))
+                assert set(latest.values()) - {latest[b"k0"]} <= set(numbers)
+                assert all(whole[row["offset"]] == row["value"] for row in found)
+        assert len(list(topic.read(0, 0, 1200))) < 1200, "it was compacted"
+
+
+@settings(max_examples=15)
+@given(data=st.data())
+def test_same_offsets_same_rows(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Random ranges before and after sealing and archiving."""
+    where = tmp_path_factory.mktemp("same")
+    url = str(where / "cold")
+    state = random.Random(data.draw(st.integers(0, 1000)))
+    with stratalog.open(where / "log", {"log.archive.url": url}) as store:
+        topic = store.create_topic("orders", 1, LIFE)
+        for _ in range(6):
+            topic.append_many(
+                [
+                    Record(b"x" * state.randrange(400), None, (), START_MS + state.randrange(9000))
+                    for _ in range(20)
+                ]
+            )
+        queries: list[dict[str, Any]] = []
+        for _ in range(3):
+            start, end = sorted(data.draw(st.tuples(st.integers(0, 120), st.integers(0, 120))))
+            queries.append(
+                {
+                    "startingOffsets": f'{{"orders": {{"0": {start}}}}}',
+                    "endingOffsets": f'{{"orders": {{"0": {end}}}}}',
+                }
+            )
+            queries.append({"startingTimestamp": START_MS + data.draw(st.integers(0, 8000))})
+            queries[-1]["startingOffsetsByTimestampStrategy"] = "latest"
+
+        def look() -> list[Any]:
+            forget()
+            return [rows(where / "log", subscribe="orders", archive=url, **query) for query in queries]
+
+        before = look()
+        topic.roll()
+        assert look() == before, "sealed"
+        store.archive()
+        store.archive()
+        assert look() == before, "archived"
+
+
+def test_a_range_that_is_gone(tmp_path: Path) -> None:
+    fill(tmp_path / "log", segments=4, records=10)
+    strict, _ = reader(tmp_path / "log", subscribe="orders")
+    kind, _ = reader(tmp_path / "log", subscribe="orders", failOnDataLoss="false")
+    parts = strict.partitions()
+    with stratalog.open(tmp_path / "log") as store:
+        store.topic("orders").delete_records(0, 25)
+    forget()
+    with pytest.raises(OffsetOutOfRangeError, match="offsets 0 to 24 are not there; the log holds 25"):
+        [batch for part in parts for batch in strict.read(part)]
+    found = [row for part in parts for batch in kind.read(part) for row in batch.to_pylist()]
+    assert offsets(found) == [(0, at) for at in range(25, 50)]
+
+
+def test_a_segment_that_goes_while_it_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The reading has begun, the file is gone before it is opened: never a gap without a word."""
+    value = bytes(5000)
+    with stratalog.open(tmp_path / "log") as store:
+        topic = store.create_topic("orders", 1, {"file.delete.delay.ms": 0})
+        for _ in range(6):
+            topic.append_many([Record(value) for _ in range(2000)])
+            topic.roll()
+        strict, _ = reader(tmp_path / "log", subscribe="orders")
+        kind, _ = reader(tmp_path / "log", subscribe="orders", failOnDataLoss="false")
+        parts = strict.partitions()
+        for made in (strict, kind):
+            batches = made.read(parts[0])
+            first = next(batches)
+            assert first.column("offset")[0].as_py() == topic.log_start_offset(0)
+            if made is strict:
+                topic.delete_records(0, 7000)
+                store.tick()
+                forget()
+                with pytest.raises(OffsetOutOfRangeError, match="are not there"):
+                    list(batches)
+                parts = [LogRange("orders", 0, 7000, 12000)]
+            else:
+                topic.delete_records(0, 11000)
+                store.tick()
+                rest = [at for batch in batches for at in batch.column("offset").to_pylist()]
+                assert rest[-1] == 11999
+                assert "data loss: orders-0: offsets" in caplog.text
+
+
+def test_a_live_directory_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    with stratalog.open(tmp_path / "log") as store:
+        topic = store.create_topic("orders", 2, {"segment.bytes": 16 << 10})
+        append(topic, 200)
+
+        def act() -> None:
+            append(topic, 5)
+            topic.roll()
+
+        with meanwhile(act):
+            frame = (
+                spark.read.format("stratalog")
+                .option("subscribe", "orders")
+                .option("endingOffsets", '{"orders": {"0": 200, "1": 200}}')
+                .option("minPartitions", "4")
+                .load(str(tmp_path / "log"))
+            )
+            for _ in range(3):
+                assert frame.selectExpr("count(*) as n", "sum(offset) as s").collect()[0] == (400, 2 * 19900)

@@ -1,0 +1,81 @@
+"""The views of segments and batches tell what the store and the batches themselves tell."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import stratalog
+from stratalog import Record
+from stratalog.log.reader import iter_chunks
+from tests.spark.direct import START_MS, UTC_EPOCH, append, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "kafka-4.3.1" / "log-dir"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    with stratalog.open(tmp_path / "log") as store:
+        topic = store.create_topic("orders", 2)
+        append(topic, 10)
+        topic.roll()
+        topic.append_many([Record(bytes(50_000), None, (), START_MS) for _ in range(4)], partition=0)
+        append(topic, 5)
+    return tmp_path / "log"
+
+
+def test_segments(spark: SparkSession, log: Path) -> None:
+    frame = spark.read.format("stratalog").option("view", "segments").load(str(log))
+    found = frame.where("partition = 0").orderBy("baseOffset").collect()
+    with stratalog.open(log, read_only=True) as store:
+        infos = store.topic("orders").segments(0)
+    assert [row.state for row in found] == ["sealed", "active"]
+    for row, info in zip(found, infos, strict=True):
+        assert (row.baseOffset, row.nextOffset) == (info.base_offset, info.next_offset)
+        assert (row.sizeBytes, row.records, row.path) == (info.size_bytes, info.records, info.path)
+    assert found[0].records == 10
+    assert found[0].maxTimestamp.timestamp() * 1000 == START_MS + 9000
+
+
+def test_batches(spark: SparkSession, log: Path) -> None:
+    frame = (
+        spark.read.format("stratalog").option("view", "batches").option("subscribe", "orders").load(str(log))
+    )
+    assert frame.where("partition = 0").selectExpr("sum(records) as n").collect()[0].n == 19
+    narrow = spark.read.format("stratalog").option("view", "batches").schema("records int").load(str(log))
+    assert narrow.selectExpr("sum(records) as n").collect()[0].n == 34
+
+
+@pytest.mark.parametrize("topic", sorted({path.name.rpartition("-")[0] for path in GOLDEN.glob("*-[0-9]")}))
+def test_batches_of_a_real_broker(topic: str) -> None:
+    """Header by header what a checked scan of the whole log finds, small and large batches alike."""
+    found = rows(GOLDEN, view="batches", subscribe=topic)
+    with stratalog.open(GOLDEN, read_only=True) as store:
+        wanted = [
+            (view.partition, segment.base_offset, chunk.position + header.position, header)
+            for number in range(store.topic(topic).partitions)
+            for view in [store.topic(topic)._view(number)]
+            for segment, chunk, _ in iter_chunks(view, view.log_start_offset, view.end_offset())
+            for header in chunk.scan
+            if header.base_offset >= view.log_start_offset
+        ]
+    got = [
+        (row["partition"], row["segment"], row["position"], row["sizeBytes"], row["baseOffset"])
+        for row in found
+    ]
+    assert got == [(part, base, at, each.size, each.base_offset) for part, base, at, each in wanted]
+    for row, (*_, header) in zip(found, wanted, strict=True):
+        assert (row["lastOffset"], row["records"]) == (header.last_offset, header.count)
+        assert row["codec"] == ("none", "gzip", "snappy", "lz4", "zstd")[header.codec]
+        assert (row["producerId"], row["producerEpoch"]) == (header.producer_id, header.producer_epoch)
+        assert (row["isTransactional"], row["isControl"]) == (header.is_transactional, header.is_control)
+        assert row["timestampType"] == header.timestamp_type
+        assert (row["deleteHorizon"] is not None) == header.has_delete_horizon
+        if header.max_timestamp >= 0:
+            assert row["maxTimestamp"] == UTC_EPOCH + dt.timedelta(milliseconds=header.max_timestamp)
