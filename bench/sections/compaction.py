@@ -1,6 +1,6 @@
 """Compaction against a real Kafka cleaner: the same log, the same settings, and the same bytes afterwards.
 
-Both read hard links to the same sealed segments, from the page cache, with one cleaner thread and 128 MiB for keys.
+Both read hard links to the same sealed segments, from the page cache, with one cleaner and 128 MiB for keys.
 Kafka's seconds are those it logs itself; the broker is warm, because it cleans one copy that does not count.
 Ours are those of `store.compact`, from the plan to the last swap, in a process that just started.
 """
@@ -73,9 +73,9 @@ def run(plan: Plan) -> list[Section]:
             section.rows = take_turns(cases, plan.repeat)
         section.equal += _compare(log)
     section.notes.append(
-        "Batches of 16 KiB, uncompressed, from the page cache; one cleaner each, ours with a thread that reads "
-        "ahead; 128 MiB for keys. Peak memory is"
-        " that of the whole process while it compacts, Kafka's heap of 1 GiB included."
+        "Batches of 16 KiB, uncompressed, from the page cache; one cleaner each, ours with a thread that"
+        " reads ahead; 128 MiB for keys. Peak memory is that of the whole process while it compacts, Kafka's"
+        " heap of 1 GiB included."
     )
     if why:
         section.notes.append(f"Kafka's cleaner was not measured: {why}")
