@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 import time
 
@@ -148,6 +149,24 @@ def test_the_archive_and_back(shell, tmp_path):
     assert broken.exit_code == ExitCode.CORRUPTION
     assert len(broken.stdout.splitlines()) == 1
     assert shell("archive", "--verify", "--list").exit_code == ExitCode.USAGE
+
+
+def test_a_store_takes_an_archive_over(shell, tmp_path):
+    """The machine died, its directory came back from a backup, and the store has another id now."""
+    hourly(shell, "t", [3, 2, 1], remote_storage_enable="true", retention_ms="-1")
+    shell.ok("archive")
+    meta = tmp_path / "data" / "meta.properties"
+    meta.write_text(re.sub(r"cluster\.id=.*", "cluster.id=AAAAAAAAAAAAAAAAAAAAAA", meta.read_text()))
+    shell.ok("append", "t", stdin="one more\n")
+    with stratalog.open(shell.paths[0]) as store:
+        store.topic("t").roll()
+    refused = shell("archive")
+    assert refused.exit_code == ExitCode.UNFINISHED
+    assert "take it over if that one is gone" in refused.stderr
+    assert refused.stderr.endswith("1 partition not finished, see the notes\n")
+    assert shell("archive", "--take-over").exit_code == ExitCode.USAGE
+    shell.ok("archive", "--topic", "t", "--take-over")
+    assert shell.json("archive", "--list")[0]["segments"] == 4
 
 
 def test_the_archive_lies_where_the_store_is_told(shell, tmp_path, monkeypatch):

@@ -30,13 +30,21 @@ def archive(
         bool,
         typer.Option("--verify", help="Only read the whole archive back and check every byte (exit code 5)."),
     ] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="First make this store the one that writes the archive of --topic, for good."
+        ),
+    ] = False,
 ) -> None:
     """Copy sealed segments to the archive, and let local copies go whose time is up.
 
     For topics with remote.storage.enable. A local file goes only after its copy was read back and verified.
     """
-    if contents + verify + preview > 1:
-        raise typer.BadParameter("--preview, --list and --verify contradict each other")
+    if contents + verify + preview + take_over > 1:
+        raise typer.BadParameter("--preview, --list, --verify and --take-over contradict each other")
+    if take_over and topic is None:
+        raise typer.BadParameter("--take-over wants to know which archive: give --topic")
     if contents:
         with _opened(session) as opened:
             _list(session, opened, topic)
@@ -49,6 +57,8 @@ def archive(
     else:
 
         def work(client: AdminClient, report: NamedProgress | None) -> LifecycleReport:
+            if take_over and topic is not None:
+                client.take_over_archive(topic)
             return client.archive(topic, preview=preview, progress=report)
 
         run_once(session, work)

@@ -127,14 +127,21 @@ def summary(report: LifecycleReport, now_ms: int) -> str:
         skipped = sum(step.action == "skip" for step in report.steps)
         return f"nothing to do now{f', {skipped} put off' if skipped else ''}{_coming(report, now_ms)}"
     parts = []
+    sure = due if report.preview else [step for step in due if not _noted(step, report)]
     for action, (would, did, thing) in _VERBS.items():
-        chosen = [step for step in due if step.action == action]
+        chosen = [step for step in sure if step.action == action]
         if chosen:
             size = format_bytes(sum(step.size_bytes for step in chosen))
             count = f"{len(chosen):,} {thing}{'' if len(chosen) == 1 else 's'} ({size})"
             parts.append((would if report.preview else did).format(count))
     said = ", ".join(parts)
-    return f"would {said}; a preview, nothing was changed" if report.preview else said
+    if report.preview:
+        return f"would {said}; a preview, nothing was changed"
+    open_ends = len(
+        {(step.topic, step.partition) for step in report.steps if step.due and _noted(step, report)}
+    )
+    left = f"{open_ends} partition{'' if open_ends == 1 else 's'} not finished, see the notes"
+    return ", ".join(part for part in (said, left if open_ends else "") if part)
 
 
 def _when(step: Step, report: LifecycleReport, now_ms: int) -> str:
@@ -144,9 +151,13 @@ def _when(step: Step, report: LifecycleReport, now_ms: int) -> str:
         return f"in {format_duration_ms(max(0, step.when_ms - now_ms) // 1000 * 1000)}"
     if report.preview:
         return "now"
-    # The round goes on when one partition fails, and a note says how far that one came.
+    return "see note" if _noted(step, report) else "done"
+
+
+def _noted(step: Step, report: LifecycleReport) -> bool:
+    """Whether a note says how far this partition came: the round goes on when one of them fails."""
     name = f"{step.topic}-{step.partition}: "
-    return "see note" if any(line.startswith(name) for line in report.notes) else "done"
+    return any(line.startswith(name) for line in report.notes)
 
 
 def _coming(report: LifecycleReport, now_ms: int) -> str:

@@ -180,6 +180,10 @@ class AdminClient:
         """Copy sealed segments to the archive, and let local copies go whose time is up."""
         return self._run("archive", {"topic": topic, "preview": preview}, progress)
 
+    def take_over_archive(self, topic: str) -> None:
+        """Make this store the one that writes a topic's archive, whoever did before."""
+        self._door.request("take_over_archive", {"topic": topic})
+
     def janitor(
         self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None
     ) -> LifecycleReport:

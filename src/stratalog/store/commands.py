@@ -109,6 +109,12 @@ def _archive(store: Store, arguments: dict[str, Any], payload: bytes, progress: 
     return store.archive(arguments["topic"], preview=arguments["preview"], progress=progress).to_json()
 
 
+def _take_over_archive(
+    store: Store, arguments: dict[str, Any], payload: bytes, progress: Progress | None
+) -> Any:
+    store.take_over_archive(arguments["topic"])
+
+
 def _janitor(store: Store, arguments: dict[str, Any], payload: bytes, progress: Progress | None) -> Any:
     return store.janitor(arguments["topic"], preview=arguments["preview"], progress=progress).to_json()
 
@@ -167,6 +173,7 @@ COMMANDS: dict[str, Command] = {
     "compact": _compact,
     "archive": _archive,
     "janitor": _janitor,
+    "take_over_archive": _take_over_archive,
     "accept_clock": _accept_clock,
     "erase": _erase,
     "stage_topic": _stage_topic,
@@ -175,7 +182,17 @@ COMMANDS: dict[str, Command] = {
 }
 
 SLOW_COMMANDS = frozenset(
-    {"delete_topic", "repair", "move_partition", "compact", "archive", "janitor", "erase", "commit_staged"}
+    {
+        "delete_topic",
+        "repair",
+        "move_partition",
+        "compact",
+        "archive",
+        "take_over_archive",
+        "janitor",
+        "erase",
+        "commit_staged",
+    }
 )
 """Run in a thread of their own, so that the holder's socket and clock go on meanwhile."""
 
