@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -18,18 +19,20 @@ if TYPE_CHECKING:
     from stratalog.store.topic import Topic
 
 
-class Upkeep:
+class Upkeep(ABC):
     """The part of `Store` that keeps its segments in order; `open(janitor=True)` does the same by itself."""
 
     _partitions: Partitions
     _lifecycle: Lifecycle
     _journal: Journal
 
+    @abstractmethod
     def topic(self, name: str) -> Topic:
-        raise NotImplementedError
+        """A topic by name."""
 
+    @abstractmethod
     def _check_writable(self) -> None:
-        raise NotImplementedError
+        """Raise when the store is closed or read-only."""
 
     def retain(self, topic: str | None = None, *, preview: bool = False) -> LifecycleReport:
         """Delete the segments that retention says; ``preview`` only tells which, and what comes next."""
