@@ -15,6 +15,7 @@ OTHER: Log = ("timed", 1)
 COUNTED: Log = ("counted", 0)
 SIZED: Log = ("sized", 0)
 RETENTION_MS = 60_000
+TRANSACTIONAL = 8
 
 SMALL = {"segment_bytes": 600, "index_interval_bytes": 100, "file_delete_delay_ms": 1000}
 
@@ -86,9 +87,17 @@ class DeletingDriver(Driver):
 
     def exercise(self, rng: random.Random) -> None:
         super().exercise(rng)
+        if TIMED in self.logs:
+            self.coordinate()
         self.retain()
         self.tick(rng.choice([0, 2000]))
         self.retain()
+
+    def coordinate(self) -> None:
+        """End a transaction whose marker a power cut took and whose records the log start has passed."""
+        topic = self.topic(TIMED)
+        if topic.high_watermark(0, "read_committed") < topic.high_watermark(0):
+            self.end_transaction(TIMED, TRANSACTIONAL, commit=False, sync=True)
 
 
 def run(driver: DeletingDriver) -> None:
@@ -116,8 +125,8 @@ def first_life(driver: DeletingDriver) -> None:
         driver.append_batch(log, [driver.fact(log, b"p") for _ in range(2)], 7, 0)
         driver.roll(log)
         driver.append_many(log, [driver.fact(log, b"q", 120) for _ in range(9)], sync=True)
-    driver.append_batch(TIMED, [driver.fact(TIMED, b"t")], 8, 0, transactional=True)
-    driver.end_transaction(TIMED, 8, commit=False)
+    driver.append_batch(TIMED, [driver.fact(TIMED, b"t")], TRANSACTIONAL, 0, transactional=True)
+    driver.end_transaction(TIMED, TRANSACTIONAL, commit=False)
     driver.append(OTHER, driver.fact(OTHER, b"o"))
     assert driver.retain() == 3  # by count and bytes
     driver.append(COUNTED)

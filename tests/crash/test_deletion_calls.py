@@ -56,6 +56,23 @@ def test_crash_at_every_rename_of_a_deletion(mode: SurvivorMode) -> None:
     assert not tally.failures, tally.report()
 
 
+@pytest.mark.parametrize("mode", ["drop", "torn", "reorder"])
+def test_crash_while_a_segment_below_the_start_is_sealed(mode: SurvivorMode) -> None:
+    """`delete_records` took all there is: what recovery begins anew, it begins without what lies below."""
+    tally = every_call(
+        Tally(),
+        WORKLOAD,
+        (mode,),
+        seeds=6 if FULL else 1,
+        every=1 if FULL else 2,
+        first=0 if FULL else {"drop": 0, "torn": 0, "reorder": 1}[mode],
+        at="timed-0/00000000000000000019.",
+        driver=DeletingDriver(),
+    )
+    assert tally.points > (30 if FULL else 10)
+    assert not tally.failures, tally.report()
+
+
 @pytest.mark.parametrize("mode", ["kill", "drop", "torn", "reorder"] if FULL else ["kill", "reorder"])
 def test_crash_during_the_restart(mode: SurvivorMode) -> None:
     first = {"kill": 431, "drop": 257, "torn": 601, "reorder": 349}[mode]

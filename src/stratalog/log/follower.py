@@ -156,7 +156,7 @@ class PartitionFollower:
             end = min(end, max(tail.high_watermark, self.log_start_offset))
         if isolation == "read_committed":
             with self._lock:
-                return self._replayed(end).last_stable_offset(end)
+                return max(self._replayed(end).last_stable_offset(end), self.log_start_offset)
         return end
 
     def replaced(self, segment: Segment) -> bool:

@@ -65,7 +65,8 @@ class WrittenLog:
     def end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
         if isolation == "read_committed":
             with self.lock:
-                return self.producers.last_stable_offset(self.high_watermark)
+                # Retention may pass an open transaction; the end is never before the start.
+                return max(self.producers.last_stable_offset(self.high_watermark), self.log_start_offset)
         return self.high_watermark
 
     def segments(self) -> tuple[Segment, ...]:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from stratalog import kernel
 from stratalog.config import TopicConfig
 from stratalog.errors import CorruptionError, FormatError, UnsupportedFormat
-from stratalog.format import checkpoints, txn_index
+from stratalog.format import checkpoints, producer_snapshot, txn_index
 from stratalog.format import tail as tails
 from stratalog.format.batch import Stop
 from stratalog.format.seal import Seal
@@ -29,6 +29,7 @@ from stratalog.log.activation import Activation
 from stratalog.log.active import ActiveSegment
 from stratalog.log.context import LogContext
 from stratalog.log.listing import list_files, run_actions, swap_end
+from stratalog.log.producers import ProducerState
 from stratalog.log.replay import replay_producers
 from stratalog.log.scanning import SCAN_BYTES, scan_file
 from stratalog.log.segment import Segment
@@ -104,16 +105,6 @@ class _Recovery:
             segments = [self._create(first)]
         trusted = self._trusted(segments, tail)
         active, unsynced, end = self._find_end(segments, trusted)
-        keep = max(end.offset, self.how.log_start_offset)
-        if tail is not None:
-            keep = max(keep, tail.synced_offset, tail.high_watermark)
-        skipped = keep > end.offset
-        if skipped:
-            # These offsets were acknowledged or seen and their records are gone: never give them out again.
-            if tail is not None and tail.synced_offset > end.offset:
-                self._damage(f"offsets {end.offset} to {tail.synced_offset - 1} were synced and are missing")
-            active = self._skip_to(segments, active, keep)
-            end = SyncedEnd(active.base_offset, 0, keep)
         aborted: dict[int, list[AbortedTxn]] = {}
         if not self.how.clean or not self.aborted_known or unsynced:
             active.aborted_txns.clear()
@@ -132,10 +123,21 @@ class _Recovery:
             aborted=aborted,
         )
         active.aborted_txns.extend(aborted.pop(active.base_offset, ()))
+        if not active.aborted_txns:
+            self._remove(active.path("txnindex"))  # it told of a marker that a power cut took
         self._write_aborted(aborted)
-        if skipped:
+        keep = max(end.offset, self.how.log_start_offset)
+        if tail is not None:
+            keep = max(keep, tail.synced_offset, tail.high_watermark)
+        if keep > end.offset:
+            # These offsets were acknowledged or seen and their records are gone: never give them out again.
+            if tail is not None and tail.synced_offset > end.offset:
+                self._damage(f"offsets {end.offset} to {tail.synced_offset - 1} were synced and are missing")
+            active = self._skip_to(segments, active, keep, producers)
+            end = SyncedEnd(active.base_offset, 0, keep)
             tail = self._settle_skip(unsynced + segments[-2:-1], end, tail)
             unsynced, trusted = [], end
+            segments = self._without_deleted(segments)
         log_start = max(self.how.log_start_offset, segments[0].base_offset)
         state = WriterState(
             sealed=tuple(segment for segment in segments if segment.base_offset < active.base_offset),
@@ -184,10 +186,12 @@ class _Recovery:
         ]
         for segment, following in pairwise(found):
             segment.next_offset = following.base_offset
-        return found if self.how.foreign else self._without_deleted(found)
+        return self._without_deleted(found)
 
     def _without_deleted(self, segments: list[Segment]) -> list[Segment]:
         """Finish a deletion of the head: a power cut may have kept any of its renames, and left holes."""
+        if self.how.foreign:
+            return segments
         start = max(self.how.log_start_offset, self.how.local_start_offset)
         below = [segment for segment in segments[1:] if segment.base_offset <= start]
         if below:
@@ -409,8 +413,13 @@ class _Recovery:
             self.context.warn(f"{error}; taken from the log instead")
             self.aborted_known = False
 
-    def _skip_to(self, segments: list[Segment], active: ActiveSegment, offset: int) -> ActiveSegment:
+    def _skip_to(
+        self, segments: list[Segment], active: ActiveSegment, offset: int, producers: ProducerState
+    ) -> ActiveSegment:
         """Begin a new segment at ``offset`` because everything up to there is spoken for."""
+        # Durable before the segment is: where all below it is deleted, nothing else tells of the producers.
+        snapshot = f"{self.directory}/{names.segment_name(offset)}.snapshot"
+        self.fs.write_file(snapshot, producer_snapshot.pack(producers.to_entries()), sync=True)
         if active.size:
             active.write_sidecars(keyed=self.config.key_index_enable)
             segments[-1] = active.sealed()
