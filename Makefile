@@ -19,19 +19,22 @@ BENCH ?=
 TESTS ?=
 PURE ?=
 KAFKA := .cache/kafka-4.3.1/.ready
+SPARK43 := .cache/pyspark-4.3/.ready
+SPARK43_TESTS := $(addprefix tests/spark/test_,source_filters.py source_live.py source_golden.py stream_queries.py sink_stream.py)
 
 KERNEL_SOURCES := $(filter-out %.c,$(wildcard src/stratalog/kernel/*.py src/stratalog/kernel/*.pxd src/stratalog/kernel/*.h))
 
-.PHONY: help setup demo test lint style types imports bench interop crash fuzz docs lock clean
+.PHONY: help setup demo test lint style types imports bench bench-spark interop spark-next crash crash-spark fuzz docs lock clean
 
 help: ## this list
 	@echo "Stratalog: make TARGET"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.built ## an environment in .venv with the compiled kernel (needs Python 3.11 or later)
 
-demo: setup ## a million events, segments rolling, a crash and a recovery, in under a minute
+demo: setup ## a million events, a crash and a recovery, a segment's life, and Spark on top, in under two minutes
+	@tests/interop/need_jdk.sh
 	@$(PY) -m stratalog.demo
 
 test: setup ## every test that needs no Kafka broker (Spark wants a JDK); TESTS="tests/log -k roll" picks some, PURE=1 uses the interpreted kernel
@@ -53,9 +56,21 @@ imports: setup
 bench: setup ## medians and ratios against other embedded stores; BENCH="append scan" picks some
 	@$(PY) -m bench $(BENCH)
 
+bench-spark: setup $(KAFKA) ## medians and ratios against Spark's Kafka connector and a real broker (a JDK, Maven once, 15 minutes)
+	@tests/interop/need_jdk.sh maven
+	@$(PY) -m bench.spark $(BENCH)
+
 interop: setup $(KAFKA) ## with a real Kafka 4.3.1 broker and its dump tool (needs a JDK 17 or later, and Maven once)
 	@tests/interop/need_jdk.sh
 	@$(PY) -m pytest -q -m interop $(or $(TESTS),tests/interop)
+
+spark-next: setup $(SPARK43) ## the Spark source, streams and sink on PySpark 4.3
+	@tests/interop/need_jdk.sh
+	@PYTHONPATH=$(abspath $(dir $(SPARK43))) $(PY) -m pytest -q $(or $(TESTS),$(SPARK43_TESTS))
+
+crash-spark: setup ## SIGKILL drivers, executors and Python workers under a streaming write, ROUNDS=50 times; SEED=... replays
+	@tests/interop/need_jdk.sh
+	@$(PY) tests/spark/crash_spark.py --rounds $(if $(filter file,$(origin ROUNDS)),50,$(ROUNDS)) $(if $(SEED),--seed $(SEED))
 
 crash: setup ## SIGKILL at random moments, ROUNDS=200 times; SEED=... replays a run
 	@$(PY) tests/crash/kill_campaign.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
@@ -73,6 +88,9 @@ lock: setup ## compile requirements/*.txt anew, with hashes
 			--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command 'make lock' \
 			pyproject.toml requirements/build.in $$extra --output-file requirements/$$name.txt; \
 	done
+	@$(VENV)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command 'make lock' \
+		requirements/spark43.in --output-file requirements/spark43.txt
 
 clean: ## remove the environment, caches and everything built (.cache with Kafka's jars stays)
 	@rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
@@ -98,6 +116,13 @@ $(VENV)/.built: $(VENV)/.installed pyproject.toml setup.py $(KERNEL_SOURCES)
 	@echo "setup: building the kernel"
 	@$(if $(UV),VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-build-isolation --no-deps --reinstall -e .,$(PY) -m pip install --quiet --no-build-isolation --no-deps -e .)
 	@$(PY) -c 'from stratalog import kernel; print("setup: done,", "compiled kernel" if kernel.compiled else "interpreted kernel (slow)")'
+	@touch $@
+
+# The next PySpark lies beside the environment, and in front of it on the path of those tests.
+
+$(SPARK43): requirements/spark43.txt | setup
+	@rm -rf $(@D)
+	@$(if $(UV),$(UV) pip install --quiet --python $(PY) --target $(@D) --no-deps --require-hashes -r $<,$(PY) -m pip install --quiet --target $(@D) --no-deps --require-hashes -r $<)
 	@touch $@
 
 # Kafka's jars come from Maven Central once and stay in .cache.

@@ -43,7 +43,7 @@ def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 def test_it_shows_every_step_and_checks_itself(tmp_path: Path) -> None:
-    done = demo("--events", "5000", TMPDIR=str(tmp_path))
+    done = demo("--events", "5000", "--no-spark", TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stderr == ""
     assert "12 of 12 checks passed" in done.stdout
@@ -57,7 +57,7 @@ def test_it_shows_every_step_and_checks_itself(tmp_path: Path) -> None:
 
 def test_json_has_the_facts_and_the_directory_stays(tmp_path: Path) -> None:
     where = tmp_path / "store"
-    done = demo("--events", "3000", "--dir", str(where), "--json")
+    done = demo("--events", "3000", "--dir", str(where), "--json", "--no-spark")
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert [check["name"] for check in facts["checks"]] == CHECKS

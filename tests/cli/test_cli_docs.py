@@ -28,7 +28,11 @@ def test_every_command_is_listed_in_order():
 def test_every_command_has_the_common_options_and_a_sentence():
     root = typer.main.get_command(app)
     found = dict(root.commands)  # type: ignore[attr-defined]
-    found |= {f"topic {name}": each for name, each in found.pop("topic").commands.items()}
+    for group in (found.pop("topic"), found.pop("pipeline")):
+        inside = typer.Context(group)
+        found |= {
+            f"{group.name} {name}": group.get_command(inside, name) for name in group.list_commands(inside)
+        }
     found.pop("dump", None)
     for name, each in found.items():
         options = {option for parameter in each.params for option in parameter.opts}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +14,11 @@ import pytest
 from pyspark.sql import datasource as ds
 
 import stratalog
-from stratalog.errors import InvalidArgumentError, UnknownTopicError
-from tests.spark.direct import START_MS, UTC_EPOCH, append, fill, offsets, plan, rows
+import stratalog.spark
+from stratalog.errors import InvalidArgumentError, OffsetOutOfRangeError, UnknownTopicError
+from stratalog.spark.logs import forget
+from tests.archive.s3 import environment, new_bucket, s3_server
+from tests.spark.direct import START_MS, UTC_EPOCH, append, fill, offsets, plan, reader, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,8 +34,12 @@ TIERED: dict[str, object] = {
 @pytest.fixture
 def tiered(tmp_path: Path) -> Path:
     """Three segments archived, the first two of them no longer here, and an active one."""
-    where = tmp_path / "log"
-    with stratalog.open(where, {"log.archive.url": str(tmp_path / "cold")}) as store:
+    tier(tmp_path / "log", str(tmp_path / "cold"))
+    return tmp_path
+
+
+def tier(where: Path, url: str) -> None:
+    with stratalog.open(where, {"log.archive.url": url}) as store:
         topic = store.create_topic("orders", 2, TIERED)
         for _ in range(2):
             append(topic, 10)
@@ -45,7 +54,6 @@ def tiered(tmp_path: Path) -> Path:
         append(topic, 10)
         states = [str(info.state) for info in topic.segments(0)]
         assert states == ["archived", "archived", "sealed", "active"]
-    return tmp_path
 
 
 def everything(count: int) -> list[tuple[int, int]]:
@@ -65,14 +73,34 @@ def test_an_archive_alone(tiered: Path) -> None:
     assert offsets(rows(None, [late], subscribe="orders", archive=tiered / "cold")) == [
         (part, at) for part in (0, 1) for at in range(25, 30)
     ]
-    assert [part.start for part in plan(None, [late], subscribe="orders", archive=tiered / "cold")] == [
-        20,
-        20,
-    ]
+    planned = plan(None, [late], subscribe="orders", archive=tiered / "cold")
+    assert [each.start for part in planned for each in part.each()] == [20, 20]
     by_time = rows(None, subscribe="orders", archive=tiered / "cold", startingTimestamp=START_MS + 28_000)
     assert offsets(by_time) == [(part, at) for part in (0, 1) for at in (28, 29)]
     with pytest.raises(UnknownTopicError, match="no topic 'nope' in .*cold; there are: orders"):
         rows(None, subscribe="nope", archive=tiered / "cold")
+
+
+def test_an_archive_alone_whose_objects_are_replaced(tiered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest is good for a second; an object that is gone before that is looked for anew at once."""
+    monkeypatch.setattr("stratalog.spark.archived.FRESH_S", 3600.0)
+    made, _ = reader(None, subscribe="orders", archive=tiered / "cold")
+    kind, _ = reader(None, subscribe="orders", archive=tiered / "cold", failOnDataLoss="false")
+    parts = made.partitions()
+    with stratalog.open(tiered / "log", {"log.archive.url": str(tiered / "cold")}) as store:
+        assert store.erase("orders", [b"k3"], reason="asked to").records
+        found = [row for part in parts for batch in made.read(part) for row in batch.to_pylist()]
+        assert offsets(found) == [(part, at) for part, at in everything(30) if at % 5 != 3]
+        forget()  # with what was cached of the objects
+        parts = made.partitions()
+        for partition in (0, 1):
+            store.topic("orders").delete_records(partition, 25)
+        store.retain()
+        store.archive()
+    with pytest.raises(OffsetOutOfRangeError, match="offsets 0 to 24 are not there"):
+        [batch for part in parts for batch in made.read(part)]
+    found = [row for part in parts for batch in kind.read(part) for row in batch.to_pylist()]
+    assert offsets(found) == [(part, at) for part in (0, 1) for at in (25, 26, 27, 29)]
 
 
 def test_a_topic_that_only_the_archive_has(tiered: Path) -> None:
@@ -95,6 +123,52 @@ def test_local_and_archive_in_spark(spark: SparkSession, tiered: Path) -> None:
         "sealed",
         "active",
     ]
+
+
+@contextmanager
+def told(spark: SparkSession, names: dict[str, str]) -> Iterator[None]:
+    """Environment for the processes of a session that runs already; a new session takes the driver's."""
+    spark.sparkContext.environment.update(names)
+    stratalog.spark.register(spark)
+    try:
+        yield
+    finally:
+        for name in names:
+            del spark.sparkContext.environment[name]
+        stratalog.spark.register(spark)
+
+
+def test_an_archive_on_s3(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket and a log directory as one log, the bucket alone, a stream across the boundary."""
+    with s3_server() as endpoint, told(spark, environment(endpoint)):
+        for name, value in environment(endpoint).items():
+            monkeypatch.setenv(name, value)
+        url = new_bucket(endpoint)
+        tier(tmp_path / "log", url)
+        assert offsets(rows(tmp_path / "log", subscribe="orders", archive=url)) == everything(40)
+        forget()  # while the server is there
+        reader = spark.read.format("stratalog").option("subscribe", "orders").option("archive", url)
+        one = reader.option("minPartitions", "4").load(str(tmp_path / "log"))
+        found = sorted((row.partition, row.offset, bytes(row.value)) for row in one.collect())
+        assert found == [(part, at, b"value %d" % at) for part, at in everything(40)]
+        late = f"timestamp >= timestamp_millis({START_MS + 25_000})"
+        assert sorted(
+            tuple(row) for row in reader.load().where(late).select("partition", "offset").collect()
+        ) == [(part, at) for part in (0, 1) for at in range(25, 30)]
+        seen: list[tuple[int, int]] = []
+        query = (
+            spark.readStream.format("stratalog")
+            .options(subscribe="orders", archive=url, startingOffsets="earliest")
+            .load(str(tmp_path / "log"))
+            .writeStream.foreachBatch(
+                lambda frame, _: seen.extend((row.partition, row.offset) for row in frame.collect())
+            )
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(300)
+        assert sorted(seen) == everything(40)
 
 
 def test_several_paths(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,26 +40,24 @@ def grow(path: Path, records: int) -> None:
 
 @pytest.mark.parametrize("starting", ["latest", "-10m"])
 def test_a_failed_first_batch_loses_nothing(spark: SparkSession, tmp_path: Path, starting: str) -> None:
+    """The very first, before any is committed: what comes until the restart belongs to the query."""
     fill(tmp_path / "log", records=5)  # old timestamps: -10m is the end, too
     tries: list[int] = []
     seen: list[int] = []
 
     def failing(frame: DataFrame, batch: int) -> None:
-        offsets = [row.offset for row in frame.select("offset").collect()]
-        if offsets:
-            tries.append(batch)
-            raise RuntimeError("the sink is down")
+        tries.append(batch)
+        raise RuntimeError("the sink is down")
 
     query = started(spark, tmp_path, failing, startingOffsets=starting, available_now=False)
     try:
-        _until(lambda: query.lastProgress is not None)  # the start is written down
-        grow(tmp_path / "log", 50)
         with pytest.raises(Exception, match="the sink is down"):
             query.awaitTermination(120)
     finally:
         query.stop()
-    assert tries
-    grow(tmp_path / "log", 5)
+    assert tries == [0]
+    assert not (tmp_path / "checkpoint" / "commits" / "0").exists()
+    grow(tmp_path / "log", 55)
 
     def keep(frame: DataFrame, batch: int) -> None:
         seen.extend(row.offset for row in frame.select("offset").collect())
@@ -90,8 +87,33 @@ def test_limits_and_progress(spark: SparkSession, tmp_path: Path) -> None:
     assert json.loads(reports[0]["latestOffset"])["orders"] == {"0": 40, "1": 40}
 
 
-def _until(true: Callable[[], bool], timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.1)
+def test_micro_batches_make_the_segments_of_plain_appends(spark: SparkSession, tmp_path: Path) -> None:
+    """A thousand commits are in tests/store/test_journal.py; these come from a real query, six of them."""
+    log, size, count = tmp_path / "log", 40, 6
+    rows = [stratalog.Record(b"%06d" % at + bytes(500), b"%d" % at) for at in range(size * count)]
+    with stratalog.open(log) as store:
+        for name in ("orders", "streamed", "plain"):
+            store.create_topic(name, 1, {"segment.bytes": 48 << 10})
+        store.topic("orders").append_many(rows)
+        query = (
+            spark.readStream.format("stratalog")
+            .option("subscribe", "orders")
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", size)
+            .load(str(log))
+            .selectExpr("key", "value")
+            .writeStream.format("stratalog")
+            .option("topic", "streamed")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(log))
+        )
+        query.awaitTermination(300)
+        for at in range(0, len(rows), size):
+            store.topic("plain").append_many(rows[at : at + size])
+        streamed, plain = store.topic("streamed"), store.topic("plain")
+        assert [record.value for record in streamed.read(0)] == [record.value for record in rows]
+        assert [each.base_offset for each in streamed.segments(0)] == [
+            each.base_offset for each in plain.segments(0)
+        ]
+        assert len(plain.segments(0)) == 3

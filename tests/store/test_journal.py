@@ -386,7 +386,7 @@ def test_a_decided_file_that_somebody_removed_is_missed(
     def full(*_: object) -> int:
         raise errors.DiskFullError("no room")
 
-    monkeypatch.setattr("stratalog.store.journal.adopt", full)
+    monkeypatch.setattr("stratalog.store.roll_forward.adopt", full)
     files = stage(store, "q", 0, {("t", 0): numbered(0, 10, BIG)})
     with pytest.raises(errors.DiskFullError):
         store.commit_staged("q", 0, files)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from stratalog.cli import guard, topics
+from stratalog.cli import guard, pipelines, topics
 from stratalog.cli.append import append
 from stratalog.cli.archive import archive
 from stratalog.cli.check import repair, verify
@@ -40,6 +40,7 @@ ORDER = (
     "import",
     "graduate",
     "adopt",
+    "pipeline",
     "dump",
     "verify",
     "repair",
@@ -50,6 +51,7 @@ ORDER = (
 RECORDS = "Topics and records"
 SEGMENTS = "The life of segments"
 COPIES = "Copies"
+SPARK = "Spark"
 LOOKING = "Files, damage and settings"
 
 
@@ -129,6 +131,7 @@ app.command(rich_help_panel=COPIES)(export)
 app.command(name="import", rich_help_panel=COPIES)(import_)
 app.command(rich_help_panel=COPIES)(graduate)
 app.command(rich_help_panel=COPIES)(adopt)
+app.add_typer(pipelines.app, name="pipeline", rich_help_panel=SPARK)
 app.command(rich_help_panel=LOOKING)(verify)
 app.command(rich_help_panel=LOOKING)(repair)
 app.command(rich_help_panel=LOOKING)(config)

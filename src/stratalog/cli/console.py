@@ -99,7 +99,7 @@ def progress(what: str, unit: str = "bytes") -> Iterator[Progress]:
 
 
 @contextlib.contextmanager
-def bars() -> Iterator[NamedProgress | None]:
+def bars(unit: str = "bytes") -> Iterator[NamedProgress | None]:
     """A bar for each thing under way, on a terminal; else None, and nobody need count.
 
     Gives a function of (what, done, total); a bar goes when its thing is done.
@@ -107,7 +107,7 @@ def bars() -> Iterator[NamedProgress | None]:
     if not is_terminal(sys.stderr):
         yield None
         return
-    with _bars("bytes") as bar:
+    with _bars(unit) as bar:
         tasks: dict[str, Any] = {}
 
         def report(what: str, done: int, total: int) -> None:

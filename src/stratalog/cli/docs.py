@@ -62,9 +62,12 @@ _COMMANDS = """\
 ## Commands
 
 Besides its own options every command but `dump` has `--data DIR`, `--store-config NAME=VALUE`,
-`--json` and `--debug`.
+`--json` and `--debug`. Every `pipeline` command also has `--archive URL` (the archive, beside `--data` or
+instead of it), `--master URL` (where Spark runs; `local[*]` unless given) and `--conf NAME=VALUE` (a setting
+of Spark, as often as needed).
 """
 _COMMON = frozenset({"--help", "--data", "--store-config", "--debug", "--json"})
+_SPARK = frozenset({"--archive", "--master", "--conf"})
 
 
 def render() -> str:
@@ -73,8 +76,9 @@ def render() -> str:
     parts = [_HEAD, _codes(), _COMMANDS]
     for name in ORDER:
         found = root.get_command(typer.Context(root), name)
-        nested = getattr(found, "commands", None)
-        if nested:
+        if hasattr(found, "list_commands"):
+            inside = typer.Context(found)
+            nested = {inner: found.get_command(inside, inner) for inner in found.list_commands(inside)}
             parts += [_section(f"{name} {inner}", each) for inner, each in nested.items()]
         else:
             parts.append(_section(name, found))
@@ -88,7 +92,8 @@ def _codes() -> str:
 
 def _section(name: str, found: Any) -> str:
     arguments = [p for p in found.params if p.param_type_name == "argument"]
-    common = _COMMON if name != "dump" else {"--help"}
+    common = {"--help"} if name == "dump" else _COMMON
+    common |= _SPARK if name.startswith("pipeline ") else set()
     options = [p for p in found.params if p.param_type_name == "option" and not common & set(p.opts)]
     usage = " ".join(["stratalog", name, *(_metavar(p) for p in arguments), "[OPTIONS]"])
     lines = [f"### `stratalog {name}`", "", inspect.cleandoc(found.help or ""), "", "```", usage, "```", ""]

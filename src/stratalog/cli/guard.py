@@ -29,6 +29,11 @@ def clear_debug() -> None:
     _debug = False
 
 
+def debugging() -> bool:
+    """Whether ``--debug`` was given."""
+    return _debug
+
+
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
     """Runs a command; every error leaves as ``SystemExit`` with its line already printed."""

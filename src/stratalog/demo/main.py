@@ -38,13 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Recovery warns about the tail it cuts; the demonstration says the same in its own words.
     logging.getLogger("stratalog").setLevel(logging.CRITICAL)
     try:
-        facts = run(screen, path, options.events)
+        facts = run(screen, path, options.events, spark=not options.no_spark)
         elapsed_s = float(str(facts["elapsed_s"]))
         screen.summary(_summary(facts), elapsed_s, _closing(path, keep))
     finally:
         if not keep:
             shutil.rmtree(path, ignore_errors=True)
             shutil.rmtree(archive_of(path), ignore_errors=True)
+            shutil.rmtree(spark_of(path), ignore_errors=True)
     if options.json:
         checks = [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in screen.checks]
         print(json.dumps({**facts, "directory": path if keep else None, "checks": checks}, indent=2))
@@ -56,7 +57,12 @@ def archive_of(path: str) -> str:
     return f"{path.rstrip('/')}.archive"
 
 
-def run(screen: Screen, path: str, count: int) -> dict[str, object]:
+def spark_of(path: str) -> str:
+    """Where Spark puts checkpoints, Parquet and its log."""
+    return f"{path.rstrip('/')}.spark"
+
+
+def run(screen: Screen, path: str, count: int, *, spark: bool) -> dict[str, object]:
     """Every step in order; returns the facts that the summary and ``--json`` show."""
     began = time.perf_counter()
     events = Events(count, time.time_ns() // 1_000_000)
@@ -82,6 +88,10 @@ def run(screen: Screen, path: str, count: int) -> dict[str, object]:
     facts |= steps.tear_and_recover(screen, path)
     screen.step("Follow one segment through its life")
     facts |= lifecycle.live(screen, path, archive_of(path))
+    if spark:
+        from stratalog.demo import spark as in_spark
+
+        facts |= in_spark.run(screen, path, archive_of(path), spark_of(path))
     facts["elapsed_s"] = round(time.perf_counter() - began, 3)
     return facts
 
@@ -102,7 +112,7 @@ def _summary(facts: dict[str, object]) -> list[tuple[str, str, str]]:
         f"of {int(number('acknowledged')):,} acknowledged;"
         f" open took {number('recover_s') * 1e3:,.0f} ms and checked {checked}"
     )
-    return [
+    rows = [
         ("append", rate("events", "append_s"), f"{int(number('events')):,} events, {size}, key index on"),
         ("segments", f"{int(number('segments'))}", f"in {int(number('partitions'))} partitions"),
         ("scan to Arrow", rate("events", "scan_s"), "key, value, offset, timestamp"),
@@ -121,6 +131,45 @@ def _summary(facts: dict[str, object]) -> list[tuple[str, str, str]]:
             " → ".join(str(state) for state in facts.get("states", ())),  # type: ignore[attr-defined]
         ),
     ]
+    return rows + _spark_summary(facts) if "spark_tasks" in facts else rows
+
+
+def _spark_summary(facts: dict[str, object]) -> list[tuple[str, str, str]]:
+    """What ran where: this process holds the store, the executors read its files themselves."""
+
+    def number(name: str) -> float:
+        return float(str(facts.get(name) or 0))
+
+    def seconds(name: str) -> str:
+        return f"{number(name):.1f} s"
+
+    return [
+        (
+            "Spark counts",
+            seconds("spark_count_s"),
+            f"{int(number('spark_count')):,} records, in executors",
+        ),
+        (
+            "Spark streams",
+            f"{int(number('stream_twice'))} twice",
+            f"{int(number('stream_events')):,} events appended here, totalled in executors, through a kill",
+        ),
+        (
+            "Spark joins",
+            seconds("join_s"),
+            f"{int(number('archived_segments'))} archived segments and live ones as one table, in executors",
+        ),
+        (
+            "Spark exports",
+            seconds("export_s"),
+            f"{int(number('exported')):,} records to Parquet, written by executors, read by DuckDB here",
+        ),
+        (
+            "Spark itself",
+            f"{int(number('spark_tasks'))} tasks",
+            f"one session, up in {number('spark_start_s'):.1f} s; the log had no server",
+        ),
+    ]
 
 
 def _closing(path: str, keep: bool) -> list[str]:
@@ -132,11 +181,12 @@ def _closing(path: str, keep: bool) -> list[str]:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m stratalog.demo",
-        description="A million events in, found again, and kept through a kill.",
+        description="A million events in, found again, kept through a kill, and taken to Spark.",
     )
     parser.add_argument("--events", type=int, default=DEFAULT_EVENTS, metavar="N", help="how many (1000000)")
     parser.add_argument("--dir", type=Path, help="where to put the store, which then stays")
     parser.add_argument("--keep", action="store_true", help="leave the temporary directory")
+    parser.add_argument("--no-spark", action="store_true", help="end before Spark, which needs a JDK")
     parser.add_argument("--json", action="store_true", help="print only the facts and checks, as JSON")
     options = parser.parse_args(arguments)
     options.dir = None if options.dir is None else os.fspath(options.dir)

@@ -209,10 +209,12 @@ def filter_batches(
     now_ms: int = 0,
     delete_retention_ms: int | None = None,
     keep_offsets: Collection[int] = (),
+    recompress: bool = True,
     max_bytes: int = MAX_BATCH_BYTES,
 ) -> Filtered:
     """What stays of batches first … last - 1, by the rules at the top of this module.
 
+    Without ``recompress`` what becomes of a compressed batch is left plain, for who reads it at once.
     A record that fails its checks is a CorruptionError whose ``position`` is its batch's in ``data``.
     """
     view = as_view(data)
@@ -263,7 +265,7 @@ def filter_batches(
                 continue
             row = state[_ROW]
             if state[_OUTCOME]:
-                piece = _finished(view, scan, row - 1, memoryview(plain)[:size], state[_OUTCOME])
+                piece = _finished(view, scan, row - 1, memoryview(plain)[:size], state[_OUTCOME], recompress)
                 target += bytes(max(0, at + len(piece) - len(target)))
                 target[at : at + len(piece)] = piece
                 state[_SIZE] += len(piece)
@@ -293,13 +295,15 @@ def _places(records: int) -> tuple[array[int], array[int], bytearray]:
 
 
 def _finished(
-    view: memoryview, scan: Scan, row: int, plain: memoryview, outcome: int
+    view: memoryview, scan: Scan, row: int, plain: memoryview, outcome: int, recompress: bool
 ) -> memoryview | bytearray:
     """What to write for a compressed batch, given what the kernel made of its records."""
     at = row * WIDTH
     if outcome == _COPIED:
         return view[scan.table[at] : scan.table[at] + scan.table[at + 1]]
     if outcome == _REWRITTEN:
+        if not recompress:
+            return replace_body(plain, plain[HEADER_SIZE:], 0)
         codec = scan.table[at + 6] & 7
         return replace_body(plain, codecs.compress(codec, plain[HEADER_SIZE:]), codec)
     return plain

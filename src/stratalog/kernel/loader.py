@@ -35,7 +35,11 @@ def _cython_standin() -> Iterator[None]:
 
 
 def _run_source(name: str, full: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(full, _HERE / f"{name}.py")
+    source = _HERE / f"{name}.py"
+    if source.exists():
+        spec = importlib.util.spec_from_file_location(full, source)
+    else:  # inside an archive of sources, as `spark-submit --py-files` takes it
+        spec = importlib.util.find_spec(full)
     if spec is None or spec.loader is None:
         raise ImportError(f"no kernel source {name}.py")
     module = importlib.util.module_from_spec(spec)

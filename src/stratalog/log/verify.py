@@ -24,6 +24,8 @@ from stratalog.log.reader import LogView
 from stratalog.log.verify_segment import CheckedSegment, check_segment
 from stratalog.log.verify_sidecars import Transactions
 
+Check = Callable[[int], CheckedSegment | None]
+
 LOOKS = 5
 """So often is a segment looked at that changes, or is gone, while it is checked."""
 
@@ -64,8 +66,17 @@ def verify_partition(view: LogView, *, progress: Callable[[int], None] | None = 
     return VerifyReport(segments, size, records, tuple(found))
 
 
-def check_segments(view: LogView, progress: Callable[[int], None] | None = None) -> Iterator[CheckedSegment]:
-    """Every segment of a view, in order, checked by itself and against the one before it."""
+def check_segments(
+    view: LogView,
+    progress: Callable[[int], None] | None = None,
+    *,
+    check: Check | None = None,
+) -> Iterator[CheckedSegment]:
+    """Every segment of a view, in order, checked by itself and against the one before it.
+
+    ``check`` checks one by itself, given its base offset; whoever did that before knows the answer.
+    """
+    check = check or (lambda base_offset: check_standing_still(view, base_offset, progress))
     view.refresh()
     before: CheckedSegment | None = None
     transactions: Transactions | None = None
@@ -74,7 +85,7 @@ def check_segments(view: LogView, progress: Callable[[int], None] | None = None)
         segment = next((each for each in view.segments() if each.base_offset > done), None)
         if segment is None:
             break
-        checked = _check_standing_still(view, segment.base_offset, progress)
+        checked = check(segment.base_offset)
         done = segment.base_offset
         if checked is None:
             continue  # removed while we looked: not damage
@@ -89,10 +100,13 @@ def check_segments(view: LogView, progress: Callable[[int], None] | None = None)
         yield before
 
 
-def _check_standing_still(
-    view: LogView, base_offset: int, progress: Callable[[int], None] | None
+def check_standing_still(
+    view: LogView, base_offset: int, progress: Callable[[int], None] | None = None
 ) -> CheckedSegment | None:
-    """Check one segment; what looks damaged while it is being replaced is looked at again."""
+    """Check one segment by itself; what looks damaged while it is being replaced is looked at again.
+
+    None when it was removed meanwhile.
+    """
     checked: CheckedSegment | None = None
     for _ in range(LOOKS):
         segment = next((each for each in view.segments() if each.base_offset == base_offset), None)
@@ -145,8 +159,12 @@ def check_snapshots(view: LogView) -> list[Damage]:
     if not segments:
         return []
     fs, directory = segments[0].context.fs, view.directory
+    try:
+        listed = list_files(fs, directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []  # nothing but the archive is left of it
     found = []
-    for name in list_files(fs, directory):
+    for name in listed:
         parsed = parse_file(name)
         path = f"{directory}/{name}"
         if parsed is None or parsed.kind != SNAPSHOT or parsed.suffix:
@@ -166,5 +184,6 @@ __all__ = [
     "VerifyReport",
     "check_segments",
     "check_snapshots",
+    "check_standing_still",
     "verify_partition",
 ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stratalog import kernel
-from stratalog.errors import CorruptionError, FormatError
+from stratalog.errors import ArchiveError, CorruptionError, FormatError
 from stratalog.format import batch as batches
 from stratalog.format import keyindex
 from stratalog.format.batch import HEADER_SIZE, Scan, Stop
@@ -26,13 +26,14 @@ from stratalog.format.time_index import TimeIndex
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import File
 from stratalog.log.active import ActiveSegment
+from stratalog.log.cold import ArchivedSegment
 from stratalog.log.damage import UNKNOWN, Damage, derived_damage, reason_of
 from stratalog.log.keys import ActiveKeyIndex
 from stratalog.log.resync import next_valid
 from stratalog.log.scanning import SCAN_BYTES
 from stratalog.log.segment import Segment
 from stratalog.log.tailfile import read_tail
-from stratalog.log.verify_sidecars import IndexCheck, SealFacts, TimeCheck
+from stratalog.log.verify_sidecars import IndexCheck, SealFacts, TimeCheck, sidecar_of
 
 Sidecar = Literal["index", "timeindex", "txnindex", "seal", "keyindex"]
 
@@ -75,8 +76,21 @@ class CheckedSegment:
 
 
 def check_segment(segment: Segment, progress: Callable[[int], None] | None = None) -> CheckedSegment:
-    """One segment: its log and, when it is at rest, everything derived from it."""
-    return _SegmentCheck(segment, progress).run()
+    """One segment: its log and, when it is at rest, everything derived from it.
+
+    ArchiveError when it is in an archive that does not answer; one that the archive has lost is damage.
+    """
+    if isinstance(segment, ArchivedSegment):
+        segment.forget()  # what is there now counts, not what a cache remembers of it
+    try:
+        return _SegmentCheck(segment, progress).run()
+    except ArchiveError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        lost = CheckedSegment(segment, at_rest=True, next_offset=segment.base_offset)
+        last = max(segment.next_offset or 0, segment.base_offset + 1) - 1
+        lost.log.append(Damage(error.url, 0, segment.size, segment.base_offset, last, error.reason))
+        return lost
 
 
 class _SegmentCheck:
@@ -133,10 +147,15 @@ class _SegmentCheck:
     # -- sidecars --------------------------------------------------------------------------------
 
     def _read(self, kind: Sidecar) -> bytes | None:
-        return self.segment.sidecar(kind)
+        try:
+            return sidecar_of(self.segment, kind)
+        except FormatError as error:
+            self._wrong(kind, reason_of(error))
+            return None
 
     def _wrong(self, kind: Sidecar, reason: str, start: int = UNKNOWN, end: int = UNKNOWN) -> None:
-        self.out.sidecars[kind] = derived_damage(self.segment.path(kind), reason, start, end)
+        """What was found first is told."""
+        self.out.sidecars.setdefault(kind, derived_damage(self.segment.path(kind), reason, start, end))
 
     def _read_seal(self) -> None:
         data = self._read("seal")

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stratalog.errors import FormatError
+from stratalog.errors import ArchiveError, CorruptionError, FormatError
 from stratalog.format import batch as batches
 from stratalog.format.batch import Scan
 from stratalog.format.batch_scan import WIDTH
@@ -33,6 +33,16 @@ if TYPE_CHECKING:
 _POSITION, _BASE, _LAST, _COUNT, _ATTRIBUTES, _NEWEST, _OLDEST = 0, 2, 3, 4, 6, 9, 10
 """Columns of a scan's table."""
 _CONTROL = 0x20
+
+
+def sidecar_of(segment: Segment, kind: str) -> bytes | None:
+    """A derived file as it is; None when there is none. CorruptionError when the archive has lost it."""
+    try:
+        return segment.sidecar(kind)
+    except ArchiveError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise  # the archive cannot be reached: nobody knows
+        raise CorruptionError(error.reason, path=error.url) from error
 
 
 class IndexCheck:
@@ -153,7 +163,11 @@ class Transactions:
 
     def __init__(self, first: Segment) -> None:
         context, directory = first.context, first.directory
-        parsed = (parse_file(name) for name in list_files(context.fs, directory))
+        try:
+            listed = list_files(context.fs, directory)
+        except (FileNotFoundError, NotADirectoryError):
+            listed = {}  # nothing but the archive is left of this log
+        parsed = (parse_file(name) for name in listed)
         offsets = [
             each.base_offset
             for each in parsed
@@ -185,7 +199,7 @@ class Transactions:
         path = segment.path("txnindex")
         stored: list[AbortedTxn] | None = []
         try:
-            stored = parse_txn_index(segment.sidecar("txnindex") or b"")
+            stored = parse_txn_index(sidecar_of(segment, "txnindex") or b"")
         except FormatError as error:
             stored = None
             if checked.at_rest:

@@ -26,7 +26,11 @@ if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 2):
         " pip install 'stratalog[spark]'"
     )
 
+from stratalog.spark.hang_ups import expect_hang_ups
 from stratalog.spark.session import register, session
 from stratalog.spark.source import StratalogSource
+
+# Workers come by here before they read, and a query may stop before that.
+expect_hang_ups()
 
 __all__ = ["StratalogSource", "register", "session"]

@@ -1,6 +1,7 @@
 """A partition of which only the archive is there, as a `LogView`: what a query on an archive URL reads.
 
-The manifest is asked for again after a second at most; the objects it names never change. Everything in an
+The manifest is asked for again after a second at most, and at once when an object it names is gone; the
+objects never change. Everything in an
 archive lies below the last stable offset of its log, so both isolation levels see the same end. Reads only.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 
-from stratalog.archive import Archive, Manifest, PartitionArchive
+from stratalog.archive import Archive, Manifest, PartitionArchive, SegmentEntry
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.cold import ArchivedSegment
 from stratalog.log.context import LogContext
@@ -83,6 +84,12 @@ class ArchivedLog:
         self.refresh()
         return of_segments(self, lambda segment: segment.info())
 
+    def _is_listed(self, entry: SegmentEntry) -> bool:
+        """An object is missing: whoever looks for its offsets again goes by what the manifest says now."""
+        with self._lock:
+            self._ask()
+            return entry.name in self._segments
+
     def _ask(self) -> None:
         self._take(self._archive.manifest(refresh=True))
         self._asked_s = time.monotonic()
@@ -98,7 +105,7 @@ class ArchivedLog:
                         self.directory,
                         self.topic,
                         self.partition,
-                        self._archive.open_segment(entry),
+                        self._archive.open_segment(entry, listed=self._is_listed),
                     )
         self._segments = found
         self._listed = tuple(found.values())

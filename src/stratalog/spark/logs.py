@@ -194,6 +194,37 @@ class Logs:
         self._context.handles.close()
 
 
+class LookedAt:
+    """The ends of logs as they were when each partition was first asked for: one look at it, not several."""
+
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+        self._seen: set[Pair] = set()
+
+    def _view(self, topic: str, partition: int) -> View:
+        view = self._logs.view(topic, partition)
+        if (topic, partition) not in self._seen:
+            self._seen.add((topic, partition))
+            view.refresh()
+        return view
+
+    def start_offset(self, topic: str, partition: int) -> int:
+        """As `Logs.start_offset`."""
+        return self._view(topic, partition).log_start_offset
+
+    def end_offset(self, topic: str, partition: int, isolation: Isolation = "read_uncommitted") -> int:
+        """As `Logs.end_offset`."""
+        view = self._view(topic, partition)
+        return max(view.end_offset(isolation), view.log_start_offset)
+
+    def offset_for_time(
+        self, topic: str, partition: int, timestamp: int, isolation: Isolation = "read_uncommitted"
+    ) -> int | None:
+        """As `Logs.offset_for_time`."""
+        self._view(topic, partition)
+        return self._logs.offset_for_time(topic, partition, timestamp, isolation)
+
+
 class _Kept:
     def __init__(self, logs: Logs) -> None:
         self.logs = logs

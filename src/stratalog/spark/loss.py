@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from stratalog.errors import OffsetOutOfRangeError
+from stratalog.errors import OffsetOutOfRangeError, UnknownPartitionError
 from stratalog.spark.offsets import Pair
 
 logger = logging.getLogger("stratalog.spark")
@@ -19,6 +19,7 @@ class Losses:
 
     def __init__(self, fail: bool) -> None:
         self.fail = fail
+        self._told: set[str] = set()
 
     def within(self, pair: Pair, start: int, end: int, first: int, visible: int) -> tuple[int, int]:
         """The part of [start, end) that is there; the rest is lost."""
@@ -45,4 +46,17 @@ class Losses:
                 first=first,
                 end=visible,
             )
-        logger.warning("data loss: %s", gone)
+        if gone not in self._told:  # a stream asks again and again
+            self._told.add(gone)
+            logger.warning("data loss: %s", gone)
+
+    def lost_partition(self, pair: Pair, start: int) -> None:
+        """A partition that was read up to ``start`` is not there any more; raises unless told to go on."""
+        gone = f"{pair[0]}-{pair[1]}: it is not there any more; offsets up to {start} were read"
+        if self.fail:
+            raise UnknownPartitionError(
+                f"{gone}\noption 'failOnDataLoss': it is true, takes false to go on without it"
+            )
+        if gone not in self._told:
+            self._told.add(gone)
+            logger.warning("data loss: %s", gone)

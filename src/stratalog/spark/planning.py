@@ -2,7 +2,8 @@
 
 An input partition is logical: topic, partition, first offset, pinned end. No file is named in it; whoever
 reads it looks for the files then, so compaction, archiving and retries never change its rows. Ranges are
-cut at offsets that seals and indexes know, at most 128 MB of log each. Reads sidecars only, never a record.
+cut at offsets that seals and indexes know, at most 128 MB of log each; small ones share a task, because
+starting one costs more than reading them. Reads sidecars only, never a record.
 """
 
 from __future__ import annotations
@@ -17,12 +18,24 @@ from stratalog.log.cold import ArchivedSegment
 from stratalog.log.reader import MAX_RELISTS, LogView, or_gone, segment_index
 from stratalog.log.segment import Segment
 from stratalog.spark.filters import Bounds
-from stratalog.spark.logs import Logs
+from stratalog.spark.logs import Logs, LookedAt
 from stratalog.spark.loss import Losses
 from stratalog.spark.offsets import Pair, Position, bad_option, resolve
 from stratalog.spark.options import SourceOptions
 
 RANGE_BYTES = 128 << 20
+HEADERS_RANGE_BYTES = 1 << 30
+"""A range of which only batch headers are read: a task costs more than a hundred thousand of them."""
+FEWEST_TASKS = 16
+"""As many ranges have a task each, as Kafka's source does it; among more the small ones share some."""
+BUNDLE_SHARE = 8
+"""They do up to this part of the largest range."""
+OPEN_BYTES = 512 << 10
+"""What looking at one more partition costs, as bytes of log that could be read meanwhile."""
+SEGMENT_BYTES = 64 << 10
+"""And a segment, at least: a smaller one is read sooner than its sidecars."""
+MANY_SEGMENTS = 256
+"""In a partition with more, the sidecars of small ones are left to whoever reads them."""
 GRAIN_BYTES = 2 << 20
 """How finely a segment is cut at most; seals and indexes know finer places than a task is worth."""
 
@@ -41,7 +54,13 @@ class LogRange(InputPartition):
     since_ms: int | None = None
     until_ms: int | None = None
     size_bytes: int = 0
-    """About how much of the log it is."""
+    """About how much of the log it is; what is small counts as what it costs."""
+    also: tuple[LogRange, ...] = ()
+    """Small ranges, of other partitions mostly, that are read after this one by the same task."""
+
+    def each(self) -> tuple[LogRange, ...]:
+        """Every range of this task by itself, in order."""
+        return (replace(self, also=()), *self.also) if self.also else (self,)
 
 
 class Span(NamedTuple):
@@ -59,20 +78,28 @@ def plan(logs: Logs, options: SourceOptions, bounds: Bounds, now_ms: int) -> lis
     starting, ending = options.starting or EARLIEST, options.ending or LATEST
     if starting.kind == "latest" or -1 in (starting.offsets.values() if starting.kind == "offsets" else ()):
         raise bad_option(starting.option, "'latest' would read nothing in a batch query", "an earlier start")
-    starts = resolve(starting, logs, pairs, wanted, isolation=options.isolation, now_ms=now_ms)
-    ends = resolve(ending, logs, pairs, wanted, isolation=options.isolation, now_ms=now_ms)
+    looked = LookedAt(logs)
+    starts = resolve(starting, looked, pairs, wanted, isolation=options.isolation, now_ms=now_ms)
+    ends = resolve(ending, looked, pairs, wanted, isolation=options.isolation, now_ms=now_ms)
     losses = Losses(options.fail_on_data_loss)
     extents = []
     for pair in wanted:
         start, end = starts[pair], ends[pair]
-        first, visible = logs.start_offset(*pair), logs.end_offset(*pair, options.isolation)
+        first, visible = looked.start_offset(*pair), looked.end_offset(*pair, options.isolation)
         start, end = losses.within(pair, start, end, first, visible)
         start = max(start, bounds.first_offset or 0)
         end = end if bounds.end_offset is None else min(end, bounds.end_offset)
         extents.append(LogRange(*pair, start, end, bounds.since_ms, bounds.until_ms))
-    return cut(
-        logs, extents, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+    at_least, at_most = options.min_partitions, options.max_records_per_partition
+    headers = options.view == "batches"
+    ranges = cut(
+        logs,
+        extents,
+        min_partitions=at_least,
+        max_records=at_most,
+        range_bytes=HEADERS_RANGE_BYTES if headers else None,
     )
+    return bundled(ranges, min_partitions=at_least, max_records=at_most)
 
 
 def cut(
@@ -81,14 +108,19 @@ def cut(
     *,
     min_partitions: int | None = None,
     max_records: int | None = None,
+    range_bytes: int | None = None,
 ) -> list[LogRange]:
-    """Extents cut into ranges that are worth a task each; what no wanted record can be in is left out."""
+    """Extents cut into ranges of at most ``range_bytes``; what no wanted record can be in is left out."""
+    largest = range_bytes or RANGE_BYTES
     spans = [
-        list(spans_of(logs.view(each.topic, each.partition), each)) if each.start < each.end else []
+        [
+            span._replace(size_bytes=max(span.size_bytes, SEGMENT_BYTES))
+            for span in spans_of(logs.view(each.topic, each.partition), each)
+        ]
         for each in extents
     ]
     sizes = [sum(span.size_bytes for span in found) for found in spans]
-    counts = [-(-size // RANGE_BYTES) if size else 0 for size in sizes]
+    counts = [-(-size // largest) if size else 0 for size in sizes]
     if min_partitions is not None and sum(counts) < min_partitions:
         total = max(sum(sizes), 1)
         counts = [
@@ -100,6 +132,29 @@ def cut(
             part = replace(extent, start=span.start, end=span.end, size_bytes=span.size_bytes)
             ranges += _by_records(part, max_records)
     return ranges
+
+
+def bundled(
+    ranges: Sequence[LogRange], *, min_partitions: int | None = None, max_records: int | None = None
+) -> list[LogRange]:
+    """The same ranges in fewer tasks: small neighbours share one, as far as what was asked for allows."""
+    weights = [part.size_bytes + OPEN_BYTES for part in ranges]
+    fewest = max(FEWEST_TASKS, min_partitions or 1)
+    limit = min(RANGE_BYTES // BUNDLE_SHARE, sum(weights) // fewest)
+    spare = len(ranges) - fewest
+    tasks: list[list[LogRange]] = []
+    weight = records = 0
+    for part, more in zip(ranges, weights, strict=True):
+        count = part.end - part.start
+        fits = weight + more <= limit and (max_records is None or records + count <= max_records)
+        if tasks and fits and spare > 0:
+            tasks[-1].append(part)
+            spare -= 1
+        else:
+            tasks.append([part])
+            weight = records = 0
+        weight, records = weight + more, records + count
+    return [replace(task[0], also=tuple(task[1:])) if len(task) > 1 else task[0] for task in tasks]
 
 
 def spans_of(view: LogView, extent: LogRange) -> Iterator[Span]:
@@ -120,6 +175,7 @@ def spans_of(view: LogView, extent: LogRange) -> Iterator[Span]:
 
 def _spans(view: LogView, extent: LogRange) -> Iterator[Span]:
     segments = view.segments()
+    judged_bytes = SEGMENT_BYTES if len(segments) > MANY_SEGMENTS else 0
     for segment in segments[segment_index(segments, extent.start) :] if segments else ():
         if segment.base_offset >= extent.end:
             return
@@ -129,7 +185,8 @@ def _spans(view: LogView, extent: LogRange) -> Iterator[Span]:
         if start >= end or not segment.size:
             continue
         with or_gone(view, segment):
-            if extent.since_ms is None and extent.until_ms is None:
+            plain = extent.since_ms is None and extent.until_ms is None
+            if plain or (segment.size <= judged_bytes and not isinstance(segment, ArchivedSegment)):
                 yield from _by_index(segment, start, end)
             else:
                 yield from _by_time(segment, start, end, extent.since_ms, extent.until_ms)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.arrow_scan import ScanOptions, ScanRange, scan_to_arrow
-from stratalog.log.reader import Isolation, LogView
+from stratalog.log.reader import Isolation, LogView, segment_index
 from stratalog.log.segment import Segment
 from stratalog.spark.logs import Logs
 from stratalog.spark.loss import Losses
@@ -29,7 +29,14 @@ STEP_BYTES = 8 << 20
 def read_range(
     logs: Logs, part: LogRange, names: Sequence[str], isolation: Isolation, losses: Losses
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, as Spark wants them."""
+    """The rows of a range, and of those that share its task, as Spark wants them."""
+    for each in part.each():
+        yield from _read_one(logs, each, names, isolation, losses)
+
+
+def _read_one(
+    logs: Logs, part: LogRange, names: Sequence[str], isolation: Isolation, losses: Losses
+) -> Iterator[pa.RecordBatch]:
     view = logs.view(part.topic, part.partition)
     view.refresh()
     start, end = losses.within(
@@ -46,7 +53,8 @@ def read_range(
 
 def _step(view: LogView, start: int, end: int) -> int:
     size = 0
-    for segment in view.segments():
+    segments = view.segments()
+    for segment in segments[segment_index(segments, start) :]:
         following = segment.next_offset
         if segment.is_active or following is None or following >= end:
             break

@@ -1,10 +1,10 @@
 """Each scan of a query with its own plan, in versions of Spark that share one among all of them.
 
-Spark 4.2 keeps what a Python source planned after a filter was pushed down with the table, not with the
-scan. A DataFrame that is read twice, in one query or in two, then reads what the last filter left: too few
-rows, without a word. Later versions keep it with the scan. Where it is shared, `give_own_plans` adds a rule
-to the session's optimizer that plans every scan of this source by itself; it is compiled in the driver's
-JVM by the compiler Spark brings along. Only sessions that have it, or need none, push filters down.
+Spark 4.2 and 4.3 keep what a Python source planned after a filter was pushed down with the table, not with
+the scan. A DataFrame that is read twice, in one query or in two, then reads what the last filter left: too
+few rows, without a word. Where that is so (it is looked for, not known by version), `give_own_plans` adds a
+rule to the session's optimizer that plans every scan of this source by itself; it is compiled in the
+driver's JVM by the compiler Spark brings along. Only sessions that have it, or need none, push filters down.
 """
 
 from __future__ import annotations
@@ -155,17 +155,30 @@ def give_own_plans(spark: SparkSession) -> bool:
 @contextmanager
 def quiet(spark: SparkSession, name: str) -> Iterator[None]:
     """Without the warnings of one of Spark's loggers."""
-    jvm: Any = getattr(spark, "_jvm", None)
-    if jvm is None:
-        yield
-        return
-    log4j = jvm.org.apache.logging.log4j
-    before = log4j.LogManager.getLogger(name).getLevel()
-    log4j.core.config.Configurator.setLevel(name, log4j.Level.ERROR)
+    before = _level(spark, name)
+    silence(spark, name)
     try:
         yield
     finally:
-        log4j.core.config.Configurator.setLevel(name, before)
+        _set_level(spark, name, before)
+
+
+def silence(spark: SparkSession, name: str) -> None:
+    """No more warnings of one of Spark's loggers, only its errors."""
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is not None:
+        _set_level(spark, name, jvm.org.apache.logging.log4j.Level.ERROR)
+
+
+def _level(spark: SparkSession, name: str) -> Any:
+    jvm: Any = getattr(spark, "_jvm", None)
+    return None if jvm is None else jvm.org.apache.logging.log4j.LogManager.getLogger(name).getLevel()
+
+
+def _set_level(spark: SparkSession, name: str, level: Any) -> None:
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is not None:
+        jvm.org.apache.logging.log4j.core.config.Configurator.setLevel(name, level)
 
 
 def _shares_plans(jvm: Any) -> bool:

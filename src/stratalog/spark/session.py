@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from stratalog.errors import ConfigError
-from stratalog.spark.scans import give_own_plans, quiet
+from stratalog.spark.scans import give_own_plans, silence
 from stratalog.spark.source import PruningSource, StratalogSource
 
 if TYPE_CHECKING:
@@ -24,8 +24,14 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 DEFAULTS = {
     PUSHDOWN: "true",
     "spark.python.unix.domain.socket.enabled": "true",
+    # Spark gives a Python process 15 s to start and then fails the query: too few on a machine at its limits.
+    "spark.python.authenticate.socketTimeout": "60s",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.pythonUDF.arrow.enabled": "true",
+}
+CLUSTER_DEFAULTS = {
+    # Containers have long temporary directories, and the address of a Unix socket has 108 bytes.
+    "spark.python.unix.domain.socket.dir": "/tmp",
 }
 LOCAL_DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -56,6 +62,8 @@ def session(master: str | None = None, *, app_name: str = "stratalog", **conf: o
         defaults |= LOCAL_DEFAULTS | {"spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 1))}
         # Workers as this process is, not whichever python3 comes first.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    elif not remote:
+        defaults |= CLUSTER_DEFAULTS
     builder = SparkSession.builder.appName(app_name)
     for name, value in (defaults | said).items():
         builder = builder.config(name, value)
@@ -71,9 +79,9 @@ def register(spark: SparkSession) -> None:
     prunes = give_own_plans(spark)
     if prunes:
         spark.conf.set(PUSHDOWN, "true")
-    with quiet(spark, "org.apache.spark.sql.execution.datasources.DataSourceManager"):
-        # Spark may have found the source by itself, and warns when it is replaced.
-        spark.dataSource.register(PruningSource if prunes else StratalogSource)
+    # Spark may have found the source by itself, and warns when it is replaced: now, and for every stream.
+    silence(spark, "org.apache.spark.sql.execution.datasources.DataSourceManager")
+    spark.dataSource.register(PruningSource if prunes else StratalogSource)
 
 
 def check_java() -> None:

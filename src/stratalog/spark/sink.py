@@ -26,11 +26,15 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, Str
 
 from stratalog.config.units import parse_duration_ms
 from stratalog.errors import (
+    ClosedError,
     ConfigError,
     ControlError,
     InvalidArgumentError,
+    InvalidRecordError,
     StorageError,
     StoreLockedError,
+    UnknownPartitionError,
+    UnknownTopicError,
 )
 from stratalog.format.journal import StagedFile
 from stratalog.fs import RealFileSystem
@@ -49,6 +53,8 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 DEFAULT_TIMEOUT_S = 120.0
 RETRY_S = 0.1
+UNREACHED = "holds the store"
+"""Said by errors about the holder itself; others are what it answered."""
 
 _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     "value": (BinaryType, StringType),
@@ -79,7 +85,8 @@ class Sink:
     def commit(self, query: str, batch: int, files: Sequence[StagedFile], *, job: bool) -> None:
         """Hand the files over; asked again, for as long as the time-out says, while the holder changes.
 
-        Asking twice is safe: the second time finds the commit done.
+        Asking twice is safe: the second time finds the commit done. What the store refuses before it
+        decides is not kept: settings that changed since the tasks staged it, a topic that was deleted.
         """
         if not files:
             return
@@ -89,10 +96,13 @@ class Sink:
                 with connect(list(self.paths), timeout_s=self.timeout_s) as client:
                     client.commit_staged(query, batch, files, job=job)
                 return
-            except (StoreLockedError, ControlError) as error:
-                if time.monotonic() + RETRY_S >= deadline or (
-                    isinstance(error, ControlError) and "did not answer" in str(error)
-                ):
+            except (InvalidRecordError, UnknownTopicError, UnknownPartitionError):
+                discard(self.paths, Place(query, batch, self.owner))
+                raise
+            except (StoreLockedError, ControlError, ClosedError) as error:
+                if isinstance(error, ControlError) and UNREACHED not in str(error):
+                    raise  # it answered
+                if time.monotonic() + RETRY_S >= deadline or "did not answer" in str(error):
                     raise ControlError(
                         f"batch {batch} of {query} was not committed within {self.timeout_s:g} s: {error}"
                     ) from error

@@ -17,25 +17,17 @@ from pyspark.sql.types import StructType
 
 from stratalog.errors import ConfigError
 from stratalog.spark.filters import Bounds
-from stratalog.spark.logs import opened
-from stratalog.spark.loss import Losses
-from stratalog.spark.notices import say_once
-from stratalog.spark.offsets import Pair
 from stratalog.spark.options import SUBSCRIPTIONS, SourceOptions, parse_options
-from stratalog.spark.planning import LogRange, plan
-from stratalog.spark.reading import read_range
 from stratalog.spark.schema import SPARK_SCHEMA_WITH_HEADERS, check_schema, schema_of
-from stratalog.spark.sink import (
-    StratalogStreamWriter,
-    StratalogWriter,
-    make_stream_writer,
-    make_writer,
-)
-from stratalog.spark.stream import StratalogStreamReader
-from stratalog.spark.views import batch_rows, segment_rows, view_schema
 
+# Spark starts a process of its own to look sources up, to make one, to plan, to read and to write, for every
+# query: each imports below what it needs, and no more.
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from stratalog.spark.offsets import Pair
+    from stratalog.spark.sink import StratalogStreamWriter, StratalogWriter
+    from stratalog.spark.stream import StratalogStreamReader
 
 
 @dataclass(frozen=True)
@@ -61,7 +53,7 @@ class StratalogSource(DataSource):
     def schema(self) -> StructType:
         self._check_readable()
         if self.parsed.view != "records":
-            return view_schema(self.parsed.view)
+            return _columns(self.parsed.view)
         return schema_of(self.parsed.include_headers)
 
     def reader(self, schema: StructType) -> StratalogReader:
@@ -69,13 +61,19 @@ class StratalogSource(DataSource):
         return StratalogReader(self.parsed, schema, prunes=self.prunes)
 
     def streamReader(self, schema: StructType) -> StratalogStreamReader:  # noqa: N802 - Spark's name
+        from stratalog.spark.stream import StratalogStreamReader
+
         self._check_readable()
         return StratalogStreamReader(self.parsed, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> StratalogWriter:
+        from stratalog.spark.sink import make_writer
+
         return make_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StratalogStreamWriter:  # noqa: N802
+        from stratalog.spark.sink import make_stream_writer
+
         return make_stream_writer(self.options, schema, overwrite)
 
     def _check_readable(self) -> None:
@@ -98,8 +96,7 @@ class StratalogReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType, *, prunes: bool) -> None:
         self.options = options
         self.prunes = prunes
-        known = SPARK_SCHEMA_WITH_HEADERS if options.view == "records" else view_schema(options.view)
-        self.names = check_schema(schema, known)
+        self.names = check_schema(schema, _columns(options.view))
         self.bounds = Bounds()
         self.pushFilters = _Push(self)  # type: ignore[method-assign]
 
@@ -111,6 +108,10 @@ class StratalogReader(DataSourceReader):
         return self.bounds.push(filters, ("topic", "partition"))
 
     def partitions(self) -> list[InputPartition]:
+        from stratalog.spark.logs import opened
+        from stratalog.spark.notices import say_once
+        from stratalog.spark.planning import plan
+
         if not self.prunes:
             say_once(
                 "unpruned",
@@ -126,15 +127,33 @@ class StratalogReader(DataSourceReader):
             return [*plan(logs, self.options, self.bounds, time.time_ns() // 1_000_000)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from stratalog.spark.logs import opened
+        from stratalog.spark.planning import LogRange
+
         options = self.options
         with opened(options.where) as logs:
             if isinstance(partition, SegmentsOf):
+                from stratalog.spark.views import segment_rows
+
                 yield from segment_rows(logs, partition.pairs, self.names)
             elif isinstance(partition, LogRange) and options.view == "batches":
+                from stratalog.spark.views import batch_rows
+
                 yield from batch_rows(logs, partition, self.names)
             elif isinstance(partition, LogRange):
+                from stratalog.spark.loss import Losses
+                from stratalog.spark.reading import read_range
+
                 losses = Losses(options.fail_on_data_loss)
                 yield from read_range(logs, partition, self.names, options.isolation, losses)
+
+
+def _columns(view: str) -> StructType:
+    if view == "records":
+        return SPARK_SCHEMA_WITH_HEADERS
+    from stratalog.spark.views import view_schema
+
+    return view_schema(view)
 
 
 class _Push:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -27,12 +28,21 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from stratalog.errors import UnknownPartitionError, UnknownTopicError
 from stratalog.spark import limits
 from stratalog.spark.logs import Logs, forget, opened
 from stratalog.spark.loss import Losses
-from stratalog.spark.offsets import Offsets, Position, bad_option, format_offsets, parse_offsets, resolve
-from stratalog.spark.options import SourceOptions
-from stratalog.spark.planning import LogRange, cut, spans_of
+from stratalog.spark.offsets import (
+    Offsets,
+    Pair,
+    Position,
+    bad_option,
+    format_offsets,
+    parse_offsets,
+    resolve,
+)
+from stratalog.spark.options import SourceOptions, Subscription
+from stratalog.spark.planning import LogRange, bundled, cut, spans_of
 from stratalog.spark.reading import read_range
 from stratalog.spark.schema import SPARK_SCHEMA_WITH_HEADERS, check_schema
 
@@ -42,6 +52,7 @@ if TYPE_CHECKING:
 START = "@start"
 LAG = "@lag"
 LATEST = Position("startingOffsets", "latest")
+GONE = (UnknownTopicError, UnknownPartitionError)
 
 
 class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -94,14 +105,14 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         with opened(self.options.where) as logs:
             self._latest = latest = self._ends(logs)
             ends = latest if self._target is None else self._up_to(self._target, latest)
-            for pair in starts.keys() - latest.keys():
-                self._losses.lost(pair, starts[pair], starts[pair] + 1, 0, 0)
-            for pair, stop in ends.items():
+            for pair in sorted(starts.keys() - latest.keys()):
+                self._losses.lost_partition(pair, starts[pair])
+            for pair in ends:
                 if pair not in starts:
                     carried[pair] = logs.start_offset(*pair)  # a new partition is read from its beginning
-                elif stop < starts[pair] and self._target is None:
+                elif latest[pair] < starts[pair]:
                     first = logs.start_offset(*pair)
-                    self._losses.lost(pair, stop, starts[pair], first, stop)
+                    self._losses.lost(pair, latest[pair], starts[pair], first, latest[pair])
                     carried[pair] = first  # the topic was made anew
             starts |= carried
             if not isinstance(limit, ReadAllAvailable):
@@ -129,13 +140,26 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _start_stays(self) -> bool:
         """Whether asking for the start again will tell the same."""
         starting = self.options.starting
-        if starting is None or starting.kind in ("latest", "time"):
+        if starting is None or starting.kind in ("latest", "time", "times"):
             return False
         return starting.kind != "offsets" or -1 not in starting.offsets.values()
 
     def _ends(self, logs: Logs) -> Offsets:
-        pairs = logs.choose(self.options.subscription)
-        return {pair: logs.end_offset(*pair, self.options.isolation) for pair in pairs}
+        return {pair: logs.end_offset(*pair, self.options.isolation) for pair in self._pairs(logs)}
+
+    def _pairs(self, logs: Logs) -> list[Pair]:
+        """The partitions that are there. What was and is not any more is for `Losses` to judge."""
+        wanted = self.options.subscription
+        try:
+            return logs.choose(wanted)
+        except GONE:
+            named = [Subscription(topics=(topic,)) for topic in wanted.topics]
+            named += [Subscription(pairs=(pair,)) for pair in wanted.pairs]
+        found = []
+        for each in named:
+            with suppress(*GONE):
+                found += logs.choose(each)
+        return sorted(found)
 
     def _up_to(self, target: Offsets, latest: Offsets) -> Offsets:
         return {pair: min(end, target[pair]) for pair, end in latest.items() if pair in target}
@@ -167,20 +191,25 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 begin = starts.get(pair, 0)
                 if begin >= stop:
                     continue
-                first, visible = logs.start_offset(*pair), logs.end_offset(*pair, self.options.isolation)
+                try:
+                    first, visible = logs.start_offset(*pair), logs.end_offset(*pair, self.options.isolation)
+                except GONE:
+                    self._losses.lost_partition(pair, begin)
+                    continue
                 begin, stop = self._losses.within(pair, begin, stop, first, visible)
                 extents.append(LogRange(*pair, begin, stop))
-            return cut(
-                logs,
-                extents,
-                min_partitions=self.options.min_partitions,
-                max_records=self.options.max_records_per_partition,
-            )
+            at_least, at_most = self.options.min_partitions, self.options.max_records_per_partition
+            ranges = cut(logs, extents, min_partitions=at_least, max_records=at_most)
+            return bundled(ranges, min_partitions=at_least, max_records=at_most)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, LogRange):
             with opened(self.options.where) as logs:
-                yield from read_range(logs, partition, self.names, self.options.isolation, self._losses)
+                for part in partition.each():
+                    try:
+                        yield from read_range(logs, part, self.names, self.options.isolation, self._losses)
+                    except GONE:
+                        self._losses.lost_partition((part.topic, part.partition), part.start)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is kept for a batch."""

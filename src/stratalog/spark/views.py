@@ -125,6 +125,11 @@ def segment_rows(logs: Logs, pairs: Sequence[Pair], names: Sequence[str]) -> Ite
 def batch_rows(logs: Logs, part: LogRange, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The batches that begin in a range, in order; control batches and empty ones too."""
     schema = _narrow(BATCHES_SCHEMA, names)
+    for each in part.each():
+        yield from _batches(logs, each, schema)
+
+
+def _batches(logs: Logs, part: LogRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     view = logs.view(part.topic, part.partition)
     view.refresh()
     at, relists = part.start, 0

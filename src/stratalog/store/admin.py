@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from stratalog.errors import ControlError, StoreLockedError
 from stratalog.format import batch as batches
 from stratalog.format.journal import StagedFile
+from stratalog.log.cleaner import CleanReport
+from stratalog.log.cleaner.elsewhere import Cleaned, CleaningTask
 from stratalog.log.repair import RepairReport
 from stratalog.model import AppendedRange, Record
 from stratalog.store.commands import NO_TIMESTAMP, run_command
@@ -173,6 +175,25 @@ class AdminClient:
         """Compact what is due, or with ``force`` whatever can be compacted."""
         arguments = {"topic": topic, "partition": partition, "preview": preview, "force": force}
         return self._run("compact", arguments, progress)
+
+    def lend_compaction(
+        self, topic: str, partition: int, *, force: bool = False, beside: int = 1
+    ) -> tuple[LifecycleReport, str, CleaningTask | None]:
+        """Borrow a partition that is due for compaction: the loan's token and what there is to do."""
+        arguments = {"topic": topic, "partition": partition, "force": force, "beside": beside}
+        told = self._door.request("lend_compaction", arguments)
+        task = None if told["task"] is None else CleaningTask.from_json(told["task"])
+        return LifecycleReport.from_json(told["report"]), str(told["token"]), task
+
+    def extend_loans(self, tokens: Sequence[str]) -> list[str]:
+        """Say that the borrower of these loans lives; which of them still stand."""
+        return list(self._door.request("extend_loans", {"tokens": list(tokens)}))
+
+    def take_in_compaction(self, token: str, cleaned: Cleaned | None) -> CleanReport | None:
+        """Have a compaction that was borrowed swapped in; with None give it up."""
+        arguments = {"token": token, "cleaned": None if cleaned is None else cleaned.to_json()}
+        told = self._door.request("take_in_compaction", arguments)
+        return None if told is None else CleanReport.from_json(told)
 
     def archive(
         self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None

@@ -3,24 +3,36 @@
 Compaction, erasing and archiving work on a partition for minutes without holding any lock of it; moving,
 repairing and deleting it must not happen meanwhile. Nothing here survives the process, and nothing needs
 to: what was being written when it died is told by its file names.
+
+A partition may also be lent, to somebody outside who prepares something in a place of its own: that stops
+`attempt` like a claim does, while `claim` just ends it. A loan that is not extended in time is over, because
+nobody can tell whether the borrower lives.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from stratalog.errors import ClosedError
 
 Key = tuple[str, int]
 
 
+class _Loan(NamedTuple):
+    token: str
+    until_s: float
+
+
 class Claims:
     """Partitions that are spoken for. Thread-safe."""
 
     def __init__(self) -> None:
+        self._lent: dict[Key, _Loan] = {}
         self._changed = threading.Condition()
         self._held: dict[Key, int] = {}  # by thread
         self._wanted: Counter[Key] = Counter()
@@ -30,7 +42,7 @@ class Claims:
     def attempt(self, key: Key) -> Iterator[bool]:
         """Claim a partition if nobody has it, for the length of the block; False when somebody does."""
         with self._changed:
-            got = key not in self._held and not self._wanted[key] and not self._closed
+            got = self._free(key)
             if got:
                 self._held[key] = threading.get_ident()
         try:
@@ -44,6 +56,7 @@ class Claims:
         """Claim a partition, waiting for whoever has it; they see that it is wanted."""
         with self._changed:
             self._wanted[key] += 1
+            self._lent.pop(key, None)
             try:
                 self._changed.wait_for(lambda: key not in self._held or self._closed)
                 if self._closed:
@@ -56,6 +69,60 @@ class Claims:
         finally:
             self._release(key)
 
+    # -- loans -------------------------------------------------------------------------------------------
+
+    def lend(self, key: Key, token: str, seconds: float) -> bool:
+        """Lend a partition if nobody has it; ``token`` is what the borrower is known by."""
+        with self._changed:
+            if not self._free(key):
+                return False
+            self._lent[key] = _Loan(token, time.monotonic() + seconds)
+            return True
+
+    def extend(self, key: Key, token: str, seconds: float) -> bool:
+        """Lend it for longer; False when it is no longer this borrower's."""
+        with self._changed:
+            if not self._is_lent(key, token):
+                return False
+            self._lent[key] = _Loan(token, time.monotonic() + seconds)
+            return True
+
+    @contextmanager
+    def redeem(self, key: Key, token: str) -> Iterator[bool]:
+        """Turn a loan into a claim, for the length of the block; False when it is over."""
+        with self._changed:
+            got = self._is_lent(key, token) and not self._closed
+            if got:
+                del self._lent[key]
+                self._held[key] = threading.get_ident()
+        try:
+            yield got
+        finally:
+            if got:
+                self._release(key)
+
+    def give_back(self, key: Key, token: str) -> None:
+        """The borrower is done with it."""
+        with self._changed:
+            if self._is_lent(key, token):
+                del self._lent[key]
+
+    def is_lent(self, key: Key, token: str) -> bool:
+        """Whether the loan still stands."""
+        with self._changed:
+            return self._is_lent(key, token)
+
+    def _is_lent(self, key: Key, token: str) -> bool:
+        loan = self._lent.get(key)
+        return loan is not None and loan.token == token and loan.until_s > time.monotonic()
+
+    def _free(self, key: Key) -> bool:
+        loan = self._lent.get(key)
+        if loan is not None and loan.until_s > time.monotonic():
+            return False
+        self._lent.pop(key, None)
+        return key not in self._held and not self._wanted[key] and not self._closed
+
     def wanted(self, key: Key) -> bool:
         """Whether somebody waits for this partition: long work stops at its next safe point."""
         return self._wanted[key] > 0
@@ -65,6 +132,7 @@ class Claims:
         ours = threading.get_ident()
         with self._changed:
             self._closed = True
+            self._lent.clear()
             self._changed.notify_all()
             self._changed.wait_for(lambda: all(thread == ours for thread in self._held.values()))
 

@@ -13,6 +13,7 @@ from stratalog.errors import ControlError
 from stratalog.format import batch as batches
 from stratalog.format.journal import staged_file
 from stratalog.format.metadata import text_to_id
+from stratalog.log.cleaner.elsewhere import Cleaned
 from stratalog.store import arriving
 
 if TYPE_CHECKING:
@@ -156,6 +157,30 @@ def _commit_staged(store: Store, arguments: dict[str, Any], payload: bytes, prog
     return {"duplicate": done.duplicate, "records": done.records}
 
 
+def _lend_compaction(
+    store: Store, arguments: dict[str, Any], payload: bytes, progress: Progress | None
+) -> Any:
+    report, token, task = store.lend_compaction(
+        arguments["topic"], arguments["partition"], force=arguments["force"], beside=arguments["beside"]
+    )
+    return {"report": report.to_json(), "token": token, "task": None if task is None else task.to_json()}
+
+
+def _extend_loans(store: Store, arguments: dict[str, Any], payload: bytes, progress: Progress | None) -> Any:
+    return store.extend_loans(arguments["tokens"])
+
+
+def _take_in_compaction(
+    store: Store, arguments: dict[str, Any], payload: bytes, progress: Progress | None
+) -> Any:
+    try:
+        cleaned = None if arguments["cleaned"] is None else Cleaned.from_json(arguments["cleaned"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ControlError(f"take_in_compaction: not the outcome of a compaction: {error}") from error
+    report = store.take_in_compaction(arguments["token"], cleaned)
+    return None if report is None else report.to_json()
+
+
 COMMANDS: dict[str, Command] = {
     "ping": _ping,
     "create_topic": _create_topic,
@@ -179,6 +204,9 @@ COMMANDS: dict[str, Command] = {
     "stage_topic": _stage_topic,
     "take_in_topic": _take_in_topic,
     "commit_staged": _commit_staged,
+    "lend_compaction": _lend_compaction,
+    "extend_loans": _extend_loans,
+    "take_in_compaction": _take_in_compaction,
 }
 
 SLOW_COMMANDS = frozenset(
@@ -192,6 +220,8 @@ SLOW_COMMANDS = frozenset(
         "janitor",
         "erase",
         "commit_staged",
+        "lend_compaction",
+        "take_in_compaction",
     }
 )
 """Run in a thread of their own, so that the holder's socket and clock go on meanwhile."""

@@ -25,11 +25,9 @@ One entry at a time: a partition that a pending entry still waits for takes no n
 
 from __future__ import annotations
 
-import errno
 import secrets
-import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -47,25 +45,15 @@ from stratalog.errors import (
 from stratalog.format import batch as batches
 from stratalog.format import codecs
 from stratalog.format import journal as journals
-from stratalog.format.batch import Scan
 from stratalog.format.journal import Entry, StagedFile, Target
-from stratalog.log import door
-from stratalog.log.adopting import adopt
-from stratalog.log.producers import MAX_SEQUENCE, increment_sequence
-from stratalog.log.reader import segment_index
-from stratalog.log.scanning import scan_file
+from stratalog.log.producers import increment_sequence
 from stratalog.log.writer import PartitionWriter
 from stratalog.store import staging
 from stratalog.store.partitions import Partitions
+from stratalog.store.roll_forward import RollForward, Told, chunks, writer_of
 
-APPEND_BYTES = 1 << 20
 FIRST_PRODUCER_ID = 1 << 62
 """Brokers count theirs from 0."""
-
-_CRC = struct.Struct(">I")
-_PRODUCER = struct.Struct(">qhi")  # producer id, epoch, base sequence
-
-Told = Callable[[str, int, int], None]
 
 
 class Committed(NamedTuple):
@@ -157,9 +145,9 @@ class Journal:
                 self._state = replace(self._state, producer_id=fresh_id)
             entry = replace(entry, targets=tuple(self._targets(entry)))
             self._decide(entry)
-            self._finish(entry, fresh=True, told=told)
+            left_out = self._finish(entry, fresh=True, told=told)
             self._sweep()
-            return Committed(False, sum(file.records for file in entry.files))
+            return Committed(False, sum(file.records for file in entry.files) - left_out)
 
     def _decide(self, entry: Entry) -> None:
         before, after = self._state, self._state.with_pending(entry)
@@ -179,10 +167,15 @@ class Journal:
         for pending in self._state.pending:
             try:
                 self._finish(pending, fresh=False)
-            except (StratalogError, FileNotFoundError):
+            except (StratalogError, FileNotFoundError) as error:
+                if (pending.query, pending.batch) == (entry.query, entry.batch):
+                    raise
                 touched = {(file.topic, file.partition) for file in pending.files}
                 if pending.query == entry.query or touched & wanted:
-                    raise
+                    raise StorageError(
+                        f"commit {entry.query}/{entry.batch} waits for {pending.query}/{pending.batch}, which"
+                        f" is decided and not finished: {error}"
+                    ) from error
 
     # -- step 1 ------------------------------------------------------------------------------------------
 
@@ -193,10 +186,10 @@ class Journal:
             place = staging.check_name(file.name)
             if (place.query, place.batch) != (entry.query, entry.batch):
                 raise InvalidArgumentError(f"{file.name} was not staged for {entry.query}/{entry.batch}")
-            writer = self._partitions.writer(file.topic, file.partition)
+            writer = writer_of(self._partitions, file)
             with writer.lock:
                 writer.make_usable()
-            path = self._path(file)
+            path = self.path(file)
             if path is None:
                 raise NotFoundError(f"{file.name}: nothing is staged under this name any more")
             with fs.open(path, "w") as opened:
@@ -218,7 +211,7 @@ class Journal:
         config, now = writer.config, self._context.clock.now_ms()
         crc = size = records = 0
         first, plain = None, True
-        for data, scan in self._chunks(path, file):
+        for data, scan in chunks(self._context.fs, path, file):
             found = data[: scan.end]
             crc, size = kernel.crc32c(found, crc), size + scan.end
             checked = batches.validate(found, max_bytes=config.max_message_bytes, require_keys=config.compact)
@@ -250,9 +243,14 @@ class Journal:
     def _targets(self, entry: Entry) -> Iterator[Target]:
         for topic, partition in sorted({(file.topic, file.partition) for file in entry.files}):
             writer = self._partitions.writer(topic, partition)
-            yield self._target(writer)
+            yield self.target(writer)
 
-    def _target(self, writer: PartitionWriter) -> Target:
+    @property
+    def producer_id(self) -> int:
+        return self._state.producer_id
+
+    def target(self, writer: PartitionWriter) -> Target:
+        """Where an entry would begin in a partition now."""
         with writer.lock:
             last = writer.producers.last_sequence(self._state.producer_id)
             first = increment_sequence(last, 1) if last >= 0 else 0
@@ -260,14 +258,22 @@ class Journal:
 
     # -- steps 3 and 4 -------------------------------------------------------------------------------------
 
-    def _finish(self, entry: Entry, *, fresh: bool, told: Told | None = None) -> None:
-        """Roll an entry forward to its end. ``fresh``: nothing of it can be in the log yet."""
-        work = _RollForward(self, entry, fresh, told)
+    def _finish(self, entry: Entry, *, fresh: bool, told: Told | None = None) -> int:
+        """Roll an entry forward to its end; how many records were left out because their topic is gone.
+
+        ``fresh``: nothing of it can be in the log yet.
+        """
+        work = RollForward(self, self._partitions, entry, fresh=fresh, told=told)
         for writer, end in work.run():
             writer.acknowledge(end, True)
         self._save(self._state.with_done(work.entry, self._context.clock.now_ms()))
+        return work.left_out
 
-    def _path(self, file: StagedFile) -> str | None:
+    def decide_anew(self, entry: Entry) -> None:
+        """Write down what is left of a decided entry, durably."""
+        self._save(self._state.with_pending(entry))
+
+    def path(self, file: StagedFile) -> str | None:
         """Where a staged file lies: whoever staged it may know the log directory by another name."""
         for each in self._partitions.online():
             path = f"{staging.root_of(each.path)}/{file.name}"
@@ -275,167 +281,9 @@ class Journal:
                 return path
         return None
 
-    def _chunks(self, path: str, file: StagedFile) -> Iterator[tuple[memoryview, Scan]]:
-        with self._context.fs.open(path) as opened:
-            position = 0
-            for at, data, scan in scan_file(opened, 0, file.size_bytes, check_crc=True):
-                if not scan.n:
-                    raise CorruptionError(scan.reason, path=path, position=at)
-                yield data, scan
-                position = at + scan.end
-            if position != file.size_bytes:
-                raise CorruptionError("no whole batch", path=path, position=position)
-
     # -- step 5 ------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
         kept = {staging.check_name(file.name).name for entry in self._state.pending for file in entry.files}
         roots = [each.path for each in self._partitions.online()]
         staging.sweep(self._context, roots, self._state.has, kept)
-
-
-class _RollForward:
-    """One entry on its way into the log."""
-
-    def __init__(self, journal: Journal, entry: Entry, fresh: bool, told: Told | None) -> None:
-        self._journal = journal
-        self._partitions = journal._partitions
-        self._context = journal._context
-        self._producer_id = journal._state.producer_id
-        self._fresh = fresh
-        self._told = told
-        self._total = sum(file.size_bytes for file in entry.files)
-        self._done = 0
-        self._adopted: set[tuple[str, int, int]] = set()
-        self.entry = entry
-
-    def run(self) -> list[tuple[PartitionWriter, int]]:
-        """Put everything into the log that is not there; the partitions it went to, and how far."""
-        reached = []
-        for target in self.entry.targets:
-            try:
-                writer = self._partitions.writer(target.topic, target.partition)
-            except LogDirOfflineError:
-                raise
-            except NotFoundError as error:
-                self._context.warn(f"commit {self.entry.query}/{self.entry.batch}: {error}; left out")
-                continue
-            self._partition(writer, target)
-            reached.append((writer, writer.next_offset))
-        return reached
-
-    def _partition(self, writer: PartitionWriter, target: Target) -> None:
-        there = 0
-        if not self._fresh:
-            there = self._already(writer, target)
-            target = self._renewed(writer, target, there)
-        sequence = target.first_sequence
-        for at, file in enumerate(self.entry.files):
-            if (file.topic, file.partition) != (target.topic, target.partition):
-                continue
-            if not (file.whole and self._adopt(writer, target, at)):
-                if there < file.records:
-                    self._append(writer, file, sequence, there)
-                sequence = increment_sequence(sequence, file.records)
-                there = max(0, there - file.records)
-            self._done += file.size_bytes
-            if self._told is not None:
-                self._told("commit", self._done, self._total)
-
-    def _already(self, writer: PartitionWriter, target: Target) -> int:
-        """How many appended records of the entry the partition has: they are there in order."""
-        total = sum(
-            file.records
-            for file in self.entry.files
-            if (file.topic, file.partition) == (target.topic, target.partition)
-        )
-        last = [writer.producers.last_sequence(self._producer_id)]
-        last += self._sequences(writer, target.base_offset)
-        counts = ((each - target.first_sequence & MAX_SEQUENCE) + 1 for each in last if each >= 0)
-        return max((count for count in counts if count <= total), default=0)
-
-    def _sequences(self, writer: PartitionWriter, base_offset: int) -> Iterator[int]:
-        """The last sequences of our batches from an offset on, as the headers in the log say."""
-        segments = writer.local_segments()
-        for segment in segments[segment_index(segments, base_offset) :]:
-            start = segment.start_for(base_offset).position
-            with segment.open_log() as file:
-                for _, _, scan in scan_file(file, start, segment.size):
-                    for header in scan if scan.has_producers else ():
-                        if header.producer_id == self._producer_id and header.base_offset >= base_offset:
-                            yield header.last_sequence
-
-    def _renewed(self, writer: PartitionWriter, target: Target, there: int) -> Target:
-        """Begin anew where a crash took the end of the log, and with it what the entry went by."""
-        if there:
-            return target
-        now = self._journal._target(writer)
-        now = now._replace(base_offset=min(now.base_offset, target.base_offset))
-        if now == target:
-            return target
-        targets = tuple(now if each == target else each for each in self.entry.targets)
-        self._decide_anew(replace(self.entry, targets=targets))
-        return now
-
-    def _decide_anew(self, entry: Entry) -> None:
-        self.entry = entry
-        self._journal._save(self._journal._state.with_pending(entry))
-
-    def _adopt(self, writer: PartitionWriter, target: Target, at: int) -> bool:
-        """Make a segment of a file; False when this disk cannot, and it must be appended instead."""
-        file = self.entry.files[at]
-        path = self._journal._path(file)
-        if path is None:
-            self._find_adopted(writer, target, file)
-            return True
-        try:
-            self._adopted.add((target.topic, target.partition, adopt(writer, path)))
-        except StorageError as error:
-            if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EXDEV:
-                raise
-            files: Sequence[StagedFile] = self.entry.files
-            demoted = (*files[:at], files[at]._replace(whole=False), *files[at + 1 :])
-            self._decide_anew(replace(self.entry, files=tuple(demoted)))
-            return False
-        return True
-
-    def _find_adopted(self, writer: PartitionWriter, target: Target, file: StagedFile) -> None:
-        """A file that is not staged any more was renamed before a crash: a segment like it is there."""
-        for segment in writer.local_segments():
-            base = segment.base_offset
-            if base < target.base_offset or (target.topic, target.partition, base) in self._adopted:
-                continue
-            if (segment.size, (segment.next_offset or 0) - base) == (file.size_bytes, file.records):
-                self._adopted.add((target.topic, target.partition, base))
-                return
-        raise NotFoundError(f"{file.name} is gone, and {target.topic}-{target.partition} does not have it")
-
-    def _append(self, writer: PartitionWriter, file: StagedFile, sequence: int, there: int) -> None:
-        """Append the batches of a file without its first ``there`` records."""
-        path = self._journal._path(file)
-        if path is None:
-            raise NotFoundError(f"{file.name} is gone, and {file.topic}-{file.partition} does not have it")
-        limit = min(APPEND_BYTES, writer.config.segment_bytes)
-        buffer = bytearray()
-        passed = 0
-        for data, scan in self._journal._chunks(path, file):
-            for header in scan:
-                first, passed = passed, passed + header.count
-                if passed <= there:
-                    continue
-                if buffer and len(buffer) + header.size > limit:
-                    door.append_batches(writer, buffer)
-                    buffer = bytearray()
-                at = len(buffer)
-                buffer += data[header.position : header.position + header.size]
-                _stamp(buffer, at, self._producer_id, increment_sequence(sequence, first))
-        if buffer:
-            door.append_batches(writer, buffer)
-
-
-def _stamp(buffer: bytearray, at: int, producer_id: int, sequence: int) -> None:
-    """Say in the last batch of ``buffer``, which begins at ``at``, whose it is."""
-    _PRODUCER.pack_into(buffer, at + 43, producer_id, 0, sequence)
-    with memoryview(buffer) as view:
-        crc = kernel.crc32c(view[at + 21 :])
-    _CRC.pack_into(buffer, at + 17, crc)

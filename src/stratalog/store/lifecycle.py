@@ -24,6 +24,7 @@ from stratalog.log.writer import PartitionWriter
 from stratalog.store.claims import Claims
 from stratalog.store.control import Progress
 from stratalog.store.facts import facts_of
+from stratalog.store.loans import Loans
 from stratalog.store.planning import (
     Situation,
     archive_steps,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from stratalog.store.tiering import Tiering
 
 Planner = Callable[[Situation], list[Step]]
+Compactor = Callable[[Sequence[tuple[PartitionWriter, Cleanable]]], None]
+"""Sees to the compaction of partitions that are due."""
 
 
 class Lifecycle:
@@ -57,6 +60,7 @@ class Lifecycle:
         self._estimates = DuplicateEstimates()
         self._lock = threading.Lock()
         self.claims = Claims()
+        self.loans = Loans(self)
         self.stopping = threading.Event()
         self.quarantined: dict[tuple[str, int], tuple[str, ...]] = {}
         self.observe_clock()
@@ -79,6 +83,16 @@ class Lifecycle:
             return compact_steps(at, force=force)
 
         return self._round(topic, partition, planner, preview=preview, cleaning=True, progress=progress)
+
+    def compact_by(
+        self, topic: str | None, partition: int | None, compactor: Compactor, *, force: bool
+    ) -> LifecycleReport:
+        """The same, except that what is due is given to ``compactor``."""
+
+        def planner(at: Situation) -> list[Step]:
+            return compact_steps(at, force=force)
+
+        return self._round(topic, partition, planner, preview=False, cleaning=True, compactor=compactor)
 
     def archive(self, topic: str | None, *, preview: bool, progress: Progress | None) -> LifecycleReport:
         def planner(at: Situation) -> list[Step]:
@@ -202,6 +216,7 @@ class Lifecycle:
         preview: bool,
         cleaning: bool = False,
         progress: Progress | None = None,
+        compactor: Compactor | None = None,
     ) -> LifecycleReport:
         """Plan for every partition and, unless it is a preview, carry out what is due."""
         work = _Work(self, progress)
@@ -228,7 +243,7 @@ class Lifecycle:
                 to_compact.append((writer, cleanable_of(at)))
         notice = self._clock.notice
         if not preview and to_compact:
-            work.compact(to_compact)
+            (compactor or work.compact)(to_compact)
         notes = ([notice] if notice is not None else []) + work.notes
         return LifecycleReport(
             preview,
@@ -236,6 +251,12 @@ class Lifecycle:
             tuple(notes),
             tuple(report.to_json() for report in work.compactions),
         )
+
+    def cleaning_memory(self, partitions: int) -> tuple[int, int]:
+        """How many of so many partitions are cleaned at a time here, and the memory each of them has."""
+        config = self._partitions.config
+        threads = min(max(config.get_int("log.cleaner.threads"), 1), max(partitions, 1))
+        return threads, config.get_int("log.cleaner.dedupe.buffer.size") // threads
 
     def cleaned(self, report: CleanReport, dirty_left_bytes: int) -> None:
         """Learn from a cleaning when the next one is worth while."""
@@ -341,8 +362,7 @@ class _Work:
         """Clean partitions, as many at a time as ``log.cleaner.threads`` says."""
         clock = self._partitions.context.clock
         began_s = clock.monotonic_s()
-        threads = min(max(self._partitions.config.get_int("log.cleaner.threads"), 1), len(work))
-        memory = self._partitions.config.get_int("log.cleaner.dedupe.buffer.size") // threads
+        threads, memory = self._lifecycle.cleaning_memory(len(work))
         if threads == 1:
             for writer, found in work:
                 self._compact_one(writer, found, memory, threads)

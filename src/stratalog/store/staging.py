@@ -2,10 +2,11 @@
 
 Beside every log directory, on the same filesystem and outside of what a Kafka broker looks at:
 
-    <log dir>.staging/<query>@<batch>@<host>@<pid>@<start>/<attempt>.<topic>-<partition>.<number>
+    <log dir>.staging/<query>@<batch>@<host>@<pid>@<start>/<attempt>.<topic id>.<topic>-<partition>.<number>
 
 The directory names the commit and its owner: the process at whose end nobody can commit it any more (for
-Spark the driver's JVM). Files of failed and speculative attempts lie among the others; only a commit says
+Spark the driver's JVM); the file the topic it is for, by id: one of the same name that is made later is
+another. Files of failed and speculative attempts lie among the others; only a commit says
 which count.
 
 Crash policy: nothing here is part of the log. What belongs to a batch that is committed, or to an owner that
@@ -24,10 +25,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog import kernel
-from stratalog.errors import InvalidArgumentError, InvalidRecordError, StorageError, UnknownPartitionError
+from stratalog.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    InvalidRecordError,
+    StorageError,
+    UnknownPartitionError,
+)
 from stratalog.format import batch as batches
 from stratalog.format import codecs
 from stratalog.format.journal import StagedFile
+from stratalog.format.metadata import id_to_text, text_to_id
 from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext
 from stratalog.log.names import partition_dir
@@ -47,6 +55,7 @@ GATHERED_BYTES = 64 << 20
 _ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _DIRECTORY = re.compile(r"([A-Za-z0-9._-]{1,100})@(\d{1,19})@([A-Za-z0-9._-]{1,64}@\d{1,10}@\d{1,20})")
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,255}/[A-Za-z0-9._-]{1,255}")
+_TOPIC_ID = re.compile(r"[^/]*/\d{6,}-[0-9a-f]{16}\.([A-Za-z0-9_-]{22})\..*")
 _MAKE_TRIES = 5
 
 
@@ -86,6 +95,15 @@ def check_name(name: str) -> Place:
     if place is None:
         raise InvalidArgumentError(f"{name!r} is not the name of a staged file")
     return place
+
+
+def topic_id(name: str) -> uuid.UUID | None:
+    """The topic a file was staged for; None when its name does not say."""
+    found = _TOPIC_ID.fullmatch(name)
+    try:
+        return None if found is None else text_to_id(found[1])
+    except CorruptionError:
+        return None
 
 
 # -- owners --------------------------------------------------------------------------------------------
@@ -132,6 +150,7 @@ class TopicFacts:
     """What a task must know of a topic to stage for it: where its partitions lie, what it takes."""
 
     name: str
+    id: uuid.UUID | None
     log_dirs: tuple[str, ...]
     codec: int
     level: int | None
@@ -153,6 +172,7 @@ def facts_of(store: Store, topic: str) -> TopicFacts:
     levels = {"gzip": config.compression_gzip_level, "lz4": config.compression_lz4_level}
     return TopicFacts(
         topic,
+        entry.id,
         tuple(partitions.place(topic, number)[0].path for number in range(entry.partitions)),
         codec,
         {**levels, "zstd": config.compression_zstd_level}.get(config.compression_type),
@@ -266,7 +286,8 @@ class Attempt:
             files[-1].full = True
         if not files or files[-1].full:
             directory = f"{root_of(facts.log_dirs[key[1]])}/{self._place.name}"
-            name = f"{self._prefix}.{partition_dir(*key)[:180]}.{len(files):06d}"
+            meant = "" if facts.id is None else f".{id_to_text(facts.id)}"
+            name = f"{self._prefix}{meant}.{partition_dir(*key)[:180]}.{len(files):06d}"
             files.append(_Growing(f"{directory}/{name}"))
             self._make_dir(directory)
         files[-1].write(self._fs, encoded)

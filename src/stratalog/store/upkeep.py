@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from stratalog.format.journal import Entry, StagedFile
+from stratalog.log.cleaner import CleanReport
+from stratalog.log.cleaner.elsewhere import Cleaned, CleaningTask
 from stratalog.store.control import Progress
 from stratalog.store.erasing import erase
 from stratalog.store.journal import Committed, Journal
@@ -54,6 +56,26 @@ class Upkeep(ABC):
         """
         self._check_writable()
         return self._lifecycle.compact(topic, partition, preview=preview, force=force, progress=progress)
+
+    def lend_compaction(
+        self, topic: str, partition: int, *, force: bool = False, beside: int = 1
+    ) -> tuple[LifecycleReport, str, CleaningTask | None]:
+        """Let somebody else compact a partition that is due; see `store.loans`."""
+        self._check_writable()
+        return self._lifecycle.loans.lend(topic, partition, force=force, beside=beside)
+
+    def extend_loans(self, tokens: Sequence[str]) -> list[str]:
+        """The borrower of these loans lives; which of them still stand."""
+        self._check_writable()
+        return self._lifecycle.loans.extend(tokens)
+
+    def take_in_compaction(self, token: str, cleaned: Cleaned | None) -> CleanReport | None:
+        """Swap in what was made of a partition that was lent; with None the borrower gives up."""
+        self._check_writable()
+        if cleaned is None:
+            self._lifecycle.loans.give_back(token)
+            return None
+        return self._lifecycle.loans.take_in(token, cleaned)
 
     def archive(
         self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None

@@ -1,6 +1,8 @@
 """Rewriting one partition: compaction, the estimate of what it would bring, and erasing keys.
 
     compact       passes over a log: the key map, the groups, the quarantine
+    workplace     what a round knows of its partition, and how what it made takes its place
+    elsewhere     a round that another process does: a task, its outcome, both as JSON
     rules         what becomes of each batch, and `transactions`, which remembers what was met on the way
     grouping      which neighbours become one segment
     rewriting     new segments with all their sidecars, under ``.cleaned``; `reading` is strict about sources

@@ -28,19 +28,18 @@ from stratalog.log.cleaner.pacing import Pace, StopCleaningError
 from stratalog.log.cleaner.reading import (
     DamagedSegmentError,
     VanishedSegmentError,
-    aborted_of,
     damaged,
     sound_chunks,
 )
 from stratalog.log.cleaner.reports import CleanReport
-from stratalog.log.cleaner.rewriting import Rewritten, Target, rewrite
+from stratalog.log.cleaner.rewriting import Rewritten, rewrite
 from stratalog.log.cleaner.rules import CompactionFilter, LastBatches, MayBeBelow, skip_aborted
 from stratalog.log.cleaner.transactions import CleanedTransactions
+from stratalog.log.cleaner.workplace import Workplace, WriterPlace, round_end
 from stratalog.log.damage import Damage
 from stratalog.log.names import segment_name
 from stratalog.log.policy.cleaning import Cleanable
 from stratalog.log.segment import Segment
-from stratalog.log.swap import swap_in
 from stratalog.log.writer import PartitionWriter
 
 BUFFER_BYTES = 8 << 20
@@ -73,23 +72,24 @@ def clean(
     with writer.lock:
         writer.make_usable()
     pace = Pace(io_bytes_per_s, progress, stop)
-    return _Cleaning(writer, cleanable, memory_bytes, now_ms, may_be_below, pace).run(save)
+    span = (cleanable.first_dirty_offset, round_end(writer, cleanable))
+    return Cleaning(WriterPlace(writer), span, memory_bytes, now_ms, may_be_below, pace).run(save)
 
 
-class _Cleaning:
-    """One call of `clean`: what its passes share."""
+class Cleaning:
+    """One round: what its passes share. ``span``: the first dirty offset, and the base where it ends."""
 
     def __init__(
         self,
-        writer: PartitionWriter,
-        cleanable: Cleanable,
+        place: Workplace,
+        span: tuple[int, int],
         memory_bytes: int,
         now_ms: int,
         may_be_below: MayBeBelow | None,
         pace: Pace,
     ) -> None:
-        self._writer = writer
-        self._config = writer.config
+        self._place = place
+        self._config = place.config
         self._now_ms = now_ms
         self._may_be_below = may_be_below
         self._pace = pace
@@ -100,18 +100,12 @@ class _Cleaning:
         self._groups = 0
         self._passes = 0
         self._aborted: list[AbortedTxn] = []
-        self._upper = self._bound(cleanable)
+        first_dirty, self._upper = span
         segments = self._segments(self._upper)
         self._first_offset = segments[0].base_offset if segments else self._upper
-        self._dirty = max(cleanable.first_dirty_offset, self._first_offset)
+        self._dirty = max(first_dirty, self._first_offset)
         self._before = (len(segments), sum(each.size for each in segments))
         self._keys = KeyMap(self._map_bytes(memory_bytes, segments), self._dirty)
-
-    def _bound(self, cleanable: Cleanable) -> int:
-        """Where the round ends: at a segment's base, not past the last stable offset or the active one's."""
-        bound = min(cleanable.first_uncleanable_offset, self._writer.end_offset("read_committed"))
-        local = self._writer.local_segments()
-        return max((each.base_offset for each in local if each.base_offset <= bound), default=bound)
 
     def _map_bytes(self, memory_bytes: int, segments: Sequence[Segment]) -> int:
         records = 0
@@ -122,7 +116,7 @@ class _Cleaning:
 
     def _segments(self, end: int) -> list[Segment]:
         """Sealed segments that begin below ``end``."""
-        return [each for each in self._writer.local_segments()[:-1] if each.base_offset < end]
+        return [each for each in self._place.sealed() if each.base_offset < end]
 
     # -- the round -----------------------------------------------------------------------------------
 
@@ -160,7 +154,7 @@ class _Cleaning:
 
     def _quarantine(self, error: DamagedSegmentError) -> None:
         self._quarantined[error.segment] = error.damage
-        self._writer.context.warn(
+        self._place.context.warn(
             f"{error.damage.path}: {error.damage.reason}; compaction leaves this segment as it is"
         )
 
@@ -174,28 +168,29 @@ class _Cleaning:
         """
         self._aborted = []
         why: str | None = None
-        for segment in self._writer.local_segments():
-            found = aborted_of(segment)
+        bases: list[int] = []
+        for base_offset, found in self._place.transactions():
+            bases.append(base_offset)
             if not isinstance(found, Damage):
                 self._aborted += found
                 continue
             why = f"{found.path}: {found.reason}"
             if found not in self._derived:
                 self._derived.append(found)
-            limit = min(segment.base_offset, self._first_open(segment))
-            bases = [each.base_offset for each in self._writer.local_segments() if each.base_offset <= limit]
-            self._upper = min(self._upper, max(bases, default=self._first_offset))
+            limit = min(base_offset, self._first_open(base_offset))
+            below = max((each for each in bases if each <= limit), default=self._first_offset)
+            self._upper = min(self._upper, below)
         return why
 
-    def _first_open(self, segment: Segment) -> int:
-        """The first offset of a transaction open at the base of ``segment``; 0 when nobody can tell."""
-        path = f"{self._writer.directory}/{segment_name(segment.base_offset)}.snapshot"
+    def _first_open(self, base_offset: int) -> int:
+        """The first offset of a transaction open where a segment begins; 0 when nobody can tell."""
+        path = f"{self._place.directory}/{segment_name(base_offset)}.snapshot"
         try:
-            entries = producer_snapshot.parse(self._writer.context.fs.read_file(path))
+            entries = producer_snapshot.parse(self._place.context.fs.read_file(path))
         except (FileNotFoundError, FormatError):
             return 0
         open_ones = [each.current_txn_first_offset for each in entries if each.current_txn_first_offset >= 0]
-        return min(open_ones, default=segment.base_offset)
+        return min(open_ones, default=base_offset)
 
     # -- the map -------------------------------------------------------------------------------------
 
@@ -244,7 +239,7 @@ class _Cleaning:
     # -- rewriting -----------------------------------------------------------------------------------
 
     def _rewrite_all(self, segments: Sequence[Segment]) -> None:
-        transactions = CleanedTransactions(self._aborted, unseen_below=self._archived_end())
+        transactions = CleanedTransactions(self._aborted, unseen_below=self._place.archived_end())
         groups = deque(group_segments(segments, self._config, self._upper, apart=self._quarantined.keys()))
         while groups:
             group = groups.popleft()
@@ -259,20 +254,12 @@ class _Cleaning:
                 at = group.index(error.segment)
                 groups.extendleft(reversed([part for part in (group[:at], group[at + 1 :]) if part]))
 
-    def _archived_end(self) -> int:
-        """Below this offset records lie in the archive, out of this round's sight."""
-        local = self._writer.local_segments()
-        return local[0].base_offset if len(self._writer.segments()) > len(local) else 0
-
     def _rewrite_group(self, group: list[Segment], transactions: CleanedTransactions) -> None:
-        writer = self._writer
-        with writer.lock:
-            producers = writer.producers.to_entries()
         floor = self._floor()
         judge = CompactionFilter(
             self._keys,
             transactions,
-            LastBatches(producers, self._upper),
+            LastBatches(self._place.producers(), self._upper),
             now_ms=self._now_ms,
             delete_retention_ms=self._config.delete_retention_ms,
             may_be_below=self._may_be_below,
@@ -293,14 +280,14 @@ class _Cleaning:
 
         made = rewrite(
             group,
-            Target.beside(group[0], self._config),
+            self._place.target(group),
             keep,
             take_aborted=take_aborted,
             pace=self._pace,
             cleaned=True,
             lazily=_is_cleaned(group[0]),
         )
-        if made.segments and not swap_in(writer, group, made.segments):
+        if made.segments and not self._place.swap(group, made.segments):
             raise VanishedSegmentError(group[0].path())
         self._counts.records_in += fresh
         self._counts.records_out += made.records_in - made.records_out
@@ -311,8 +298,8 @@ class _Cleaning:
     def _report(self, next_dirty: int, stopped: str | None) -> CleanReport:
         after = self._segments(self._upper)
         return CleanReport(
-            topic=self._writer.topic,
-            partition=self._writer.partition,
+            topic=self._place.topic,
+            partition=self._place.partition,
             first_offset=self._first_offset,
             next_dirty_offset=next_dirty,
             passes=self._passes,

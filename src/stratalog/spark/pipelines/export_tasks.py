@@ -1,0 +1,212 @@
+"""The work of an export on the executors: ranges of the log in, Parquet files out, facts about them back.
+
+A Spark task is one `Task`: ranges of one topic, read by the kernel and written by Arrow in the worker's
+process. Only facts about the files travel to the driver. Every attempt writes under names of its own, so
+failed and speculative attempts disturb nobody; the driver commits what the attempts that counted say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+
+from stratalog.errors import InvalidRecordError
+from stratalog.log.reader import Isolation
+from stratalog.spark.logs import Logs, opened
+from stratalog.spark.loss import Losses
+from stratalog.spark.options import Where
+from stratalog.spark.pipelines.export_files import DateFiles, Target
+from stratalog.spark.pipelines.export_json import Payload, decode
+from stratalog.spark.pipelines.export_log import DataFile
+from stratalog.spark.pipelines.export_places import Place, place_of, told
+from stratalog.spark.planning import RANGE_BYTES, LogRange
+from stratalog.spark.reading import read_range
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS = ("key", "value", "partition", "offset", "timestamp", "timestampType", "headers")
+"""Of every file; the topic is in its path, as Hive has it."""
+SMALLEST_TASK_BYTES = 16 << 20
+LETTERS = pa.schema(
+    [("key", pa.binary()), ("value", pa.binary()), ("reason", pa.string()), ("where", pa.string())]
+)
+LETTERS_TABLE = "key binary, value binary, reason string, where string"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Ranges of one topic whose records go into the same files."""
+
+    number: int
+    topic: str
+    ranges: tuple[LogRange, ...]
+
+
+@dataclass(frozen=True)
+class Staging:
+    """A `Target` of Parquet outputs: below ``_stratalog/staging``, until the commit."""
+
+    output: str
+    directory: str
+    _place: list[Place] = field(default_factory=list, compare=False, repr=False)
+
+    def begin(self, name: str) -> Any:
+        return self.place.begin(self.address(name))
+
+    def finish(self, name: str, sink: Any) -> int:
+        return self.place.finish(self.address(name), sink)
+
+    def address(self, name: str) -> str:
+        return f"{self.directory}/{name}.staged"
+
+    def reading(self, address: str) -> Any:
+        return self.place.reading(address)
+
+    @property
+    def place(self) -> Place:
+        if not self._place:
+            self._place.append(place_of(self.output))
+        return self._place[0]
+
+    def __getstate__(self) -> tuple[str, str]:
+        return self.output, self.directory
+
+    def __setstate__(self, said: tuple[str, str]) -> None:
+        object.__setattr__(self, "output", said[0])
+        object.__setattr__(self, "directory", said[1])
+        object.__setattr__(self, "_place", [])
+
+
+@dataclass(frozen=True)
+class Written:
+    """What an attempt of a task wrote."""
+
+    files: tuple[DataFile, ...]
+    letters: tuple[tuple[str, str, int], ...] = ()
+    """Files of records that could not be decoded: topic, file, records."""
+
+
+@dataclass(frozen=True)
+class Exporting:
+    """What every task of a run does; travels to the executors."""
+
+    where: Where
+    target: Target
+    isolation: Isolation = "read_committed"
+    fail_on_data_loss: bool = True
+    columns: tuple[str, ...] = COLUMNS
+    payloads: tuple[tuple[str, Payload], ...] = ()
+    keep_value: bool = False
+    compression: str = "zstd"
+
+    def __call__(self, task: Task) -> Written:
+        with opened(self.where) as logs:
+            return self._write(logs, task)
+
+    def _write(self, logs: Logs, task: Task) -> Written:
+        prefix = f"{task.number:05d}-{attempt()}"
+        payload = dict(self.payloads).get(task.topic)
+        files = DateFiles(
+            self.target,
+            prefix,
+            task.topic,
+            compression=self.compression,
+            columns="" if payload is None else payload.text,
+        )
+        letters = Letters(self.target, f"{prefix}-letters")
+        for part in task.ranges:
+            for batch in self._read(logs, part):
+                if payload is not None:
+                    batch, failed, reasons = decode(batch, payload)
+                    letters.add(part, failed, reasons)
+                    if not self.keep_value:
+                        batch = batch.drop_columns(["value"])
+                files.add(batch)
+        return Written(tuple(files.finish()), letters.finish(task.topic))
+
+    def _read(self, logs: Logs, part: LogRange) -> Iterator[pa.RecordBatch]:
+        losses = Losses(self.fail_on_data_loss)
+        try:
+            yield from read_range(logs, part, self.columns, self.isolation, losses)
+        except pa.ArrowInvalid as error:
+            raise InvalidRecordError(
+                f"{part.topic}-{part.partition}: offsets {part.start} to {part.end - 1} hold a record that"
+                f" cannot be written: {error}"
+            ) from error
+
+
+class Letters:
+    """The records of one attempt that could not be decoded, in a file of their own."""
+
+    def __init__(self, target: Target, name: str) -> None:
+        self._target = target
+        self._name = name
+        self._sink: Any = None
+        self._writer: pq.ParquetWriter | None = None
+        self._records = 0
+
+    def add(self, part: LogRange, failed: pa.RecordBatch, reasons: Sequence[str]) -> None:
+        if not failed.num_rows:
+            return
+        where = [f"{part.topic}-{part.partition}@{each}" for each in failed.column("offset").to_pylist()]
+        said = [failed.column("key"), failed.column("value"), pa.array(reasons, pa.string()), pa.array(where)]
+        with told(self._target.address(self._name)):
+            if self._writer is None:
+                self._sink = self._target.begin(self._name)
+                self._writer = pq.ParquetWriter(self._sink, LETTERS, compression="zstd")
+            self._writer.write_batch(pa.RecordBatch.from_arrays(said, schema=LETTERS))
+        self._records += failed.num_rows
+
+    def finish(self, topic: str) -> tuple[tuple[str, str, int], ...]:
+        if self._writer is None:
+            return ()
+        with told(self._target.address(self._name)):
+            self._writer.close()
+        self._target.finish(self._name, self._sink)
+        return ((topic, self._target.address(self._name), self._records),)
+
+
+@dataclass(frozen=True)
+class ReadingLetters:
+    """Files of dead letters as rows, on the executors."""
+
+    target: Target
+    files: tuple[str, ...]
+
+    def __call__(self, number: int) -> Iterator[tuple[object, ...]]:
+        source = pq.ParquetFile(self.target.reading(self.files[number]))
+        for batch in source.iter_batches():
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        rows = spark.sparkContext.parallelize(range(len(self.files)), len(self.files)).flatMap(self)
+        return spark.createDataFrame(rows, LETTERS_TABLE)
+
+
+def attempt() -> int:
+    """An id that no other attempt of a task of this run has."""
+    context = TaskContext.get()
+    return 0 if context is None else context.taskAttemptId()
+
+
+def tasks_of(ranges: Iterable[LogRange], parallelism: int) -> list[Task]:
+    """Ranges bundled: those of small partitions share a task and its files, the largest tasks come first."""
+    every = list(ranges)
+    total = sum(each.size_bytes for each in every)
+    worth = min(max(total // max(parallelism, 1), SMALLEST_TASK_BYTES), RANGE_BYTES)
+    bundles: list[list[LogRange]] = []
+    room, topic = 0, None
+    for each in sorted(every, key=lambda part: (part.topic, part.partition, part.start)):
+        if each.topic != topic or each.size_bytes > room:
+            bundles.append([])
+            room, topic = worth, each.topic
+        bundles[-1].append(each)
+        room -= each.size_bytes
+    bundles.sort(key=lambda bundle: -sum(each.size_bytes for each in bundle))
+    return [Task(number, bundle[0].topic, tuple(bundle)) for number, bundle in enumerate(bundles)]
