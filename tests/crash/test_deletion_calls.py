@@ -88,3 +88,26 @@ def test_crash_during_the_restart(mode: SurvivorMode) -> None:
     )
     assert tally.states > (8000 if FULL else 15)
     assert not tally.failures, tally.report()
+
+
+def emptied(driver: Driver) -> None:
+    """A log that `delete_records` emptied, stopped and started: the start removes the segment below."""
+    log = ("emptied", 0)
+    driver.open()
+    driver.create_topic("emptied", 2, segment_bytes=600, file_delete_delay_ms=1000, retention_ms=-1)
+    driver.append(log)
+    driver.delete_records(log, 1)
+    driver.roll(log)
+    for segment_bytes in (500, 700):
+        driver.close()
+        driver.open()
+        driver.alter_topic("emptied", segment_bytes=segment_bytes)
+    driver.append(log)
+
+
+@pytest.mark.parametrize("mode", ["drop", "torn", "reorder"])
+def test_what_a_start_removed_stays_removed(mode: SurvivorMode) -> None:
+    """The checkpoint no longer names a start where a segment begins: by then the removal is durable."""
+    tally = every_call(Tally(), emptied, (mode,), seeds=4, every=1 if FULL else 3, first=0 if FULL else 1)
+    assert tally.points > 20
+    assert not tally.failures, tally.report()

@@ -201,6 +201,9 @@ class _Recovery:
         for segment in segments[: len(below)]:
             for kind in (*names.SEGMENT_KINDS, names.SNAPSHOT):  # the log first: readers beside look for it
                 self._remove(segment.path(kind))
+        if below:
+            # Durable before a checkpoint is written, which need not name a start where a segment begins.
+            self.fs.sync_dir(self.directory)
         return segments[len(below) :]
 
     def _read_tail(self, view: DirectoryView) -> Tail | None:

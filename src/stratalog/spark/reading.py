@@ -17,7 +17,7 @@ from stratalog.log.segment import Segment
 from stratalog.spark.logs import Logs
 from stratalog.spark.loss import Losses
 from stratalog.spark.planning import LogRange, pair_of
-from stratalog.spark.schema import to_spark
+from stratalog.spark.schema import nulls_for_no_headers, to_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +32,14 @@ def read_range(
     """The rows of a range, and of those that share its task, as Spark wants them."""
     for each in part.each():
         yield from _read_one(logs, each, names, isolation, losses)
+
+
+def read_rows(
+    logs: Logs, part: LogRange, names: Sequence[str], isolation: Isolation, losses: Losses
+) -> Iterator[pa.RecordBatch]:
+    """The same as a table shows it: as with Spark's Kafka source, no headers are NULL."""
+    for batch in read_range(logs, part, names, isolation, losses):
+        yield nulls_for_no_headers(batch) if "headers" in names else batch
 
 
 def _read_one(

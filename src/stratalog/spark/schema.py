@@ -106,6 +106,17 @@ def arrow_schema(names: Sequence[str]) -> pa.Schema:
     return _arrow_schema(tuple(names))
 
 
+def nulls_for_no_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Empty lists of headers become NULL."""
+    import pyarrow.compute as pc
+
+    at = batch.schema.get_field_index("headers")
+    headers = batch.column(at)
+    none = pc.equal(headers.value_lengths(), 0)
+    known = pc.if_else(none, pa.scalar(None, headers.type), headers)
+    return batch.set_column(at, batch.schema.field(at), known)
+
+
 def to_spark(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     """A batch of the log's own scan, with the types Spark expects: milliseconds become microseconds."""
     wanted = arrow_schema(names)

@@ -142,10 +142,10 @@ class StratalogReader(DataSourceReader):
                 yield from batch_rows(logs, partition, self.names)
             elif isinstance(partition, LogRange):
                 from stratalog.spark.loss import Losses
-                from stratalog.spark.reading import read_range
+                from stratalog.spark.reading import read_rows
 
                 losses = Losses(options.fail_on_data_loss)
-                yield from read_range(logs, partition, self.names, options.isolation, losses)
+                yield from read_rows(logs, partition, self.names, options.isolation, losses)
 
 
 def _columns(view: str) -> StructType:

@@ -43,7 +43,7 @@ from stratalog.spark.offsets import (
 )
 from stratalog.spark.options import SourceOptions, Subscription
 from stratalog.spark.planning import LogRange, bundled, cut, spans_of
-from stratalog.spark.reading import read_range
+from stratalog.spark.reading import read_rows
 from stratalog.spark.schema import SPARK_SCHEMA_WITH_HEADERS, check_schema
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             with opened(self.options.where) as logs:
                 for part in partition.each():
                     try:
-                        yield from read_range(logs, part, self.names, self.options.isolation, self._losses)
+                        yield from read_rows(logs, part, self.names, self.options.isolation, self._losses)
                     except GONE:
                         self._losses.lost_partition((part.topic, part.partition), part.start)
 
