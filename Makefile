@@ -18,6 +18,8 @@ SEED ?=
 BENCH ?=
 TESTS ?=
 PURE ?=
+LONG ?=
+MARKS = $(if $(LONG),-m "not interop")
 KAFKA := .cache/kafka-4.3.1/.ready
 SPARK43 := .cache/pyspark-4.3/.ready
 SPARK43_TESTS := $(addprefix tests/spark/test_,source_filters.py source_live.py source_golden.py stream_queries.py sink_stream.py)
@@ -37,9 +39,9 @@ demo: setup ## a million events, a crash and a recovery, a segment's life, and S
 	@tests/interop/need_jdk.sh
 	@$(PY) -m stratalog.demo
 
-test: setup ## every test that needs no Kafka broker (Spark wants a JDK); TESTS="tests/log -k roll" picks some, PURE=1 uses the interpreted kernel
-	@$(if $(PURE),STRATALOG_PURE=1) $(PY) -m pytest -q -n 2 --dist worksteal $(or $(TESTS),--ignore=tests/spark)
-	@$(if $(TESTS),,tests/interop/need_jdk.sh && $(PY) -m pytest -q tests/spark)
+test: setup ## every test that needs no Kafka broker (Spark wants a JDK); TESTS="tests/log -k roll" picks some, PURE=1 uses the interpreted kernel, LONG=1 adds the long ones
+	@$(if $(PURE),STRATALOG_PURE=1) $(PY) -m pytest -q -n 2 --dist worksteal $(MARKS) $(or $(TESTS),--ignore=tests/spark)
+	@$(if $(TESTS),,tests/interop/need_jdk.sh && $(PY) -m pytest -q $(MARKS) tests/spark)
 
 lint: style types imports ## style, types and import rules
 

@@ -69,7 +69,7 @@ def table_rows(table: pa.Table) -> list[Row]:
     micros = table["timestamp"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     table = table.set_column(table.schema.get_field_index("timestamp"), "timestamp", micros)
     rows = [
-        (*row[:-1], tuple((each["key"], each["value"]) for each in row[-1]))
+        (*row[:-1], tuple((each["key"], each["value"]) for each in row[-1] or ()))
         for row in zip(*(table[name].to_pylist() for name in NAMES), strict=True)
     ]
     return sorted(rows, key=lambda row: row[:3])

@@ -96,6 +96,7 @@ def wait_until(condition: object, limit_s: float = 300) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_a_batch_read_is_pythons_scan(driver: Driver, log: Path, tmp_path: Path) -> None:
     answer = driver.ask("read", topic="in", to=str(tmp_path / "rows"))
     assert answer == {"rows": ROWS}
@@ -109,6 +110,7 @@ def test_a_batch_read_is_pythons_scan(driver: Driver, log: Path, tmp_path: Path)
         assert found[name].to_pylist() == wanted[name].to_pylist(), name
 
 
+@pytest.mark.long
 def test_an_archive_of_sources_will_do(log: Path, tmp_path: Path) -> None:
     package = Path(stratalog.__file__).parent
     archive = tmp_path / "stratalog.zip"
@@ -152,6 +154,7 @@ def test_a_speculative_twin_wins_and_nothing_is_there_twice(
     assert nothing_left(log)
 
 
+@pytest.mark.long
 def test_a_query_that_stops_early_prints_no_traceback(cluster: Cluster, driver: Driver) -> None:
     before = noise(cluster)
     assert driver.ask("few", topic="twice") == [3, 10, True, False]

@@ -88,6 +88,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             signal_one(pid)
 
 
+@pytest.mark.long
 def test_batch_reads(server: str, tmp_path: Path) -> None:
     fill(tmp_path / "log", partitions=2, records=10)
     done = subprocess.run(

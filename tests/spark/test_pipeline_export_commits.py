@@ -80,7 +80,7 @@ def test_readers_of_the_directory_see_the_records(tmp_path: Path) -> None:
         f"""select topic, "partition", "offset", key, value, epoch_us(timestamp), "timestampType", headers,
         date from read_parquet('{output}/**/*.parquet', hive_partitioning = true)"""
     ).fetchall()
-    rows = [(*row[:7], tuple((each["key"], each["value"]) for each in row[7])) for row in found]
+    rows = [(*row[:7], tuple((each["key"], each["value"]) for each in row[7] or ())) for row in found]
     assert sorted(rows, key=lambda row: row[:3]) == log_rows(log)
     assert {row[8].isoformat() for row in found if row[0] == "orders"} == {
         f"2026-01-0{day}" for day in range(1, 5)

@@ -138,6 +138,7 @@ def told(spark: SparkSession, names: dict[str, str]) -> Iterator[None]:
         stratalog.spark.register(spark)
 
 
+@pytest.mark.long
 def test_an_archive_on_s3(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bucket and a log directory as one log, the bucket alone, a stream across the boundary."""
     with s3_server() as endpoint, told(spark, environment(endpoint)):

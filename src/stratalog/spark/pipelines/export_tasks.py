@@ -25,7 +25,7 @@ from stratalog.spark.pipelines.export_json import Payload, decode
 from stratalog.spark.pipelines.export_log import DataFile
 from stratalog.spark.pipelines.export_places import Place, place_of, told
 from stratalog.spark.planning import RANGE_BYTES, LogRange
-from stratalog.spark.reading import read_range
+from stratalog.spark.reading import read_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -133,7 +133,7 @@ class Exporting:
     def _read(self, logs: Logs, part: LogRange) -> Iterator[pa.RecordBatch]:
         losses = Losses(self.fail_on_data_loss)
         try:
-            yield from read_range(logs, part, self.columns, self.isolation, losses)
+            yield from read_rows(logs, part, self.columns, self.isolation, losses)
         except pa.ArrowInvalid as error:
             raise InvalidRecordError(
                 f"{part.topic}-{part.partition}: offsets {part.start} to {part.end - 1} hold a record that"
