@@ -43,8 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     sizes = SMALL if options.small else FULL
     repeat = options.repeat or sizes.repeat
-    KEEP.mkdir(exist_ok=True)
-    base = Path(tempfile.mkdtemp(prefix="spark-", dir=options.dir or KEEP))
+    where = Path(options.dir or KEEP)
+    where.mkdir(parents=True, exist_ok=True)
+    base = Path(tempfile.mkdtemp(prefix="spark-", dir=where))
     began = time.monotonic()
     try:
         about, found = _measure(sizes, repeat, base, options.section or report.SECTIONS)
