@@ -17,6 +17,7 @@ from typing import Any
 
 import stratalog
 from bench.harness import MismatchError
+from bench.sections.compaction import JVM_FLAGS
 from bench.spark import report
 from bench.spark.cpu import process_seconds
 from bench.spark.data import BROKER_SETTINGS, adopt, produce, warm
@@ -25,17 +26,6 @@ from bench.spark.sizes import FULL, SMALL, Sizes
 ROOT = Path(__file__).resolve().parents[2]
 KEEP = ROOT / ".bench"
 RESULTS = ROOT / "bench" / "RESULTS_SPARK.md"
-# As Kafka's own scripts start a broker.
-JVM_FLAGS = (
-    "-Xmx1G",
-    "-Xms1G",
-    "-server",
-    "-XX:+UseG1GC",
-    "-XX:MaxGCPauseMillis=20",
-    "-XX:InitiatingHeapOccupancyPercent=35",
-    "-XX:+ExplicitGCInvokesConcurrent",
-    "-Djava.awt.headless=true",
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

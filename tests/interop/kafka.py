@@ -25,8 +25,6 @@ from typing import Any
 KAFKA_VERSION = "4.3.1"
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / f"kafka-{KAFKA_VERSION}"
-LIBS = CACHE / "libs"
-READY = CACHE / ".ready"
 # for tests: a JVM that starts quickly and stays small
 QUICK_START = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
 CLUSTER_ID = "c3RyYXRhbG9nLXRlc3Rz"
@@ -90,28 +88,34 @@ class KafkaError(Exception):
     """Kafka's jars could not be had, or a broker or tool did not do its part."""
 
 
-def fetch(attempts: int = 3) -> Path:
+def fetch() -> Path:
     """The directory with Kafka's jars, downloaded on first use; safe to call from several processes."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with open(CACHE / ".fetching", "w") as lock:
+    return fetch_jars(CACHE, "pom.xml", f"kafka_2.13-{KAFKA_VERSION}.jar", "Kafka's jars")
+
+
+def fetch_jars(cache: Path, pom_name: str, proof: str, what: str, attempts: int = 3) -> Path:
+    """What a pom beside this file names, in ``cache``; there when a file like ``proof`` is."""
+    libs, ready = cache / "libs", cache / ".ready"
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / ".fetching", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        pom = Path(__file__).with_name("pom.xml")
-        if READY.exists() and READY.stat().st_mtime >= pom.stat().st_mtime:
-            return LIBS
+        pom = Path(__file__).with_name(pom_name)
+        if ready.exists() and ready.stat().st_mtime >= pom.stat().st_mtime:
+            return libs
         if shutil.which("mvn") is None:
-            raise KafkaError("Maven (mvn) is needed to fetch Kafka's jars; run `make interop`")
+            raise KafkaError(f"Maven (mvn) is needed to fetch {what}; run `make interop`")
         command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-        command.append(f"-DoutputDirectory={LIBS}")
+        command.append(f"-DoutputDirectory={libs}")
         for attempt in range(attempts):
-            shutil.rmtree(LIBS, ignore_errors=True)
+            shutil.rmtree(libs, ignore_errors=True)
             done = subprocess.run(
                 command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
             )
-            if done.returncode == 0 and (LIBS / f"kafka_2.13-{KAFKA_VERSION}.jar").exists():
-                READY.touch()
-                return LIBS
+            if done.returncode == 0 and any(libs.glob(proof)):
+                ready.touch()
+                return libs
             time.sleep(2 * (attempt + 1))
-        raise KafkaError(f"fetching Kafka's jars failed {attempts} times:\n{done.stdout[-2000:]}")
+        raise KafkaError(f"fetching {what} failed {attempts} times:\n{done.stdout[-2000:]}")
 
 
 def java(*arguments: str, flags: Sequence[str] = QUICK_START, log_level: str = "WARN") -> list[str]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import stratalog
+from stratalog.cli.pipelines.quiet import errors_to
 from stratalog.demo import streaming
 from stratalog.demo.screen import Screen
 from stratalog.demo.steps import TOPIC, Facts
@@ -50,23 +50,16 @@ def quiet_session(work: str) -> Iterator[SparkSession]:
     """A session whose JVM writes to ``spark.log`` instead of into the demonstration's screen."""
     import stratalog.spark
 
-    sys.stderr.flush()
-    screen_fd = os.dup(2)
-    with open(f"{work}/spark.log", "ab") as log:
-        os.dup2(log.fileno(), 2)
-        try:
-            spark = stratalog.spark.session(
-                **{
-                    "spark.sql.warehouse.dir": f"{work}/warehouse",
-                    "spark.local.dir": f"{work}/local",
-                    "spark.sql.session.timeZone": "UTC",
-                    "spark.sql.streaming.metricsEnabled": "false",
-                    "spark.log.level": "ERROR",
-                }
-            )
-        finally:
-            os.dup2(screen_fd, 2)
-            os.close(screen_fd)
+    with errors_to(os.open(f"{work}/spark.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)):
+        spark = stratalog.spark.session(
+            **{
+                "spark.sql.warehouse.dir": f"{work}/warehouse",
+                "spark.local.dir": f"{work}/local",
+                "spark.sql.session.timeZone": "UTC",
+                "spark.sql.streaming.metricsEnabled": "false",
+                "spark.log.level": "ERROR",
+            }
+        )
     try:
         yield spark
     finally:
@@ -76,7 +69,7 @@ def quiet_session(work: str) -> Iterator[SparkSession]:
 def count(screen: Screen, spark: SparkSession, store: Store, path: str) -> Facts:
     """How many records, and how many of each kind: by Spark, and by this process."""
     began = time.perf_counter()
-    rows = _by_action(spark, _read(spark, path, TOPIC)).collect()
+    rows = _by_action(_read(spark, path, TOPIC)).collect()
     taken_s = time.perf_counter() - began
     by_spark = {str(row["action"]): int(row["count"]) for row in rows}
     began = time.perf_counter()
@@ -103,8 +96,8 @@ def join(screen: Screen, spark: SparkSession, store: Store, path: str, archive: 
     archived = sum(info.state == "archived" for info in topic.segments())
     here = sum(info.state != "archived" for info in topic.segments())
     began = time.perf_counter()
-    past = _by_action(spark, _read(spark, path, TOPIC, archive)).withColumnRenamed("count", "orders")
-    live = _by_action(spark, _read(spark, path, streaming.EVENTS)).withColumnRenamed("count", "payments")
+    past = _by_action(_read(spark, path, TOPIC, archive)).withColumnRenamed("count", "orders")
+    live = _by_action(_read(spark, path, streaming.EVENTS)).withColumnRenamed("count", "payments")
     rows = past.join(live, "action").collect()
     taken_s = time.perf_counter() - began
     orders, payments = actions(store, TOPIC), actions(store, streaming.EVENTS)
@@ -178,7 +171,7 @@ def _read(spark: SparkSession, path: str, topic: str, archive: str | None = None
     return reader.load(path)
 
 
-def _by_action(spark: SparkSession, records: DataFrame) -> DataFrame:
+def _by_action(records: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     action = f.regexp_extract(f.col("value").cast("string"), '"action":"([^"]*)"', 1)

@@ -22,6 +22,20 @@ _OURS = ("data loss: ", "stratalog: ", "stratalog reads ")
 _MOST_LINES = 100
 
 
+@contextlib.contextmanager
+def errors_to(handle: int) -> Iterator[None]:
+    """Processes started meanwhile have this file, which is closed here, as their error output."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    os.dup2(handle, 2)
+    os.close(handle)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
 class SparkLog:
     """The file that takes Spark's messages; None on a debugging run, which has none."""
 
@@ -36,15 +50,8 @@ class SparkLog:
             return
         handle, name = tempfile.mkstemp(prefix="stratalog-spark-", suffix=".log")
         self._path = Path(name)
-        sys.stderr.flush()
-        before = os.dup(2)
-        os.dup2(handle, 2)
-        os.close(handle)
-        try:
+        with errors_to(handle):
             yield
-        finally:
-            os.dup2(before, 2)
-            os.close(before)
 
     def close(self, *, failed: bool) -> None:
         """Tell what of it is worth telling; after a failure also where the rest is."""
