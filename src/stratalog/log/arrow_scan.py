@@ -49,6 +49,8 @@ class ScanOptions:
     isolation: Isolation = "read_uncommitted"
     threads: int = 0
     """0 takes one per core, at most four."""
+    chunk_bytes: int = CHUNK_BYTES
+    """How much of a log is decoded into one record batch, about."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -224,8 +226,8 @@ def _read_file(view: LogView, piece: _Piece, options: ScanOptions, aborted: list
         offset=piece.lo,
         end_position=piece.end_position,
         expect=piece.expect,
-        first_size=CHUNK_BYTES,
-        full_size=CHUNK_BYTES,
+        first_size=options.chunk_bytes,
+        full_size=options.chunk_bytes,
     ):
         first = chunk.scan.find_offset(piece.lo)
         try:

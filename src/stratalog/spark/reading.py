@@ -22,6 +22,8 @@ from stratalog.spark.schema import nulls_for_no_headers, to_spark
 if TYPE_CHECKING:
     import pyarrow as pa
 
+CHUNK_BYTES = 8 << 20
+"""Every record batch costs Spark something of its own: fewer than a scan in one process makes."""
 STEP_BYTES = 8 << 20
 """A range is read in steps that end with a segment: a loss is told from what was read before it."""
 
@@ -50,7 +52,9 @@ def _read_one(
     start, end = losses.within(
         pair_of(part), part.start, part.end, view.log_start_offset, view.end_offset(isolation)
     )
-    options = ScanOptions(tuple(names), part.since_ms, part.until_ms, isolation, threads=1)
+    options = ScanOptions(
+        tuple(names), part.since_ms, part.until_ms, isolation, threads=1, chunk_bytes=CHUNK_BYTES
+    )
     while start < end:
         stop = _step(view, start, end)
         watched = Watched(view, start, losses)

@@ -27,9 +27,17 @@ package stratalog;
 
 import java.lang.reflect.Field;
 import java.lang.reflect.Method;
+import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
+import java.util.HashSet;
+import java.util.List;
 import java.util.Set;
 import java.util.WeakHashMap;
+import org.apache.spark.sql.catalyst.expressions.AttributeSet;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.connector.read.Scan;
@@ -38,6 +46,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
 import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Function1;
@@ -60,19 +69,69 @@ public class OwnPlans extends Rule {
         && "stratalog".equalsIgnoreCase((String) get(scan, "shortName"));
   }
 
-  public Object own(DataSourceV2ScanRelation node) throws Exception {
+  /** The scan below a projection, perhaps with a filter between them; null when there is none to plan. */
+  public DataSourceV2ScanRelation below(Object node) throws Exception {
+    if (!(node instanceof Project)) return null;
+    LogicalPlan child = ((Project) node).child();
+    if (child instanceof org.apache.spark.sql.catalyst.plans.logical.Filter) child = ((org.apache.spark.sql.catalyst.plans.logical.Filter) child).child();
+    return shared(child) ? (DataSourceV2ScanRelation) child : null;
+  }
+
+  /** A projection whose scan delivers the columns it needs and no more. */
+  public Object narrowed(Project node) throws Exception {
+    DataSourceV2ScanRelation scan = below(node);
+    AttributeSet needed = node.references();
+    if (node.child() != scan) needed = needed.$plus$plus(node.child().references());
+    Set pushed = new HashSet();
+    Filter[] filters = (Filter[]) get(scan.scan(), "supportedFilters");
+    for (int at = 0; at < filters.length; at++) pushed.addAll(Arrays.asList(filters[at].references()));
+    Object[] output = array(scan.output());
+    List kept = new ArrayList();
+    for (int at = 0; at < output.length; at++) {
+      NamedExpression column = (NamedExpression) output[at];
+      if (needed.contains(column) || pushed.contains(column.name())) kept.add(column);
+    }
+    if (kept.isEmpty()) kept.add(cheapest(output));
+    Object planned = own(scan, kept);
+    return node.transform(new Instead(scan, planned));
+  }
+
+  private static Object cheapest(Object[] output) {
+    for (int at = 0; at < output.length; at++) {
+      if (((NamedExpression) output[at]).name().equals("partition")) return output[at];
+    }
+    return output[0];
+  }
+
+  private static Object[] array(Seq of) {
+    Object[] all = new Object[of.size()];
+    for (int at = 0; at < all.length; at++) all[at] = of.apply(at);
+    return all;
+  }
+
+  public Object own(DataSourceV2ScanRelation node, List kept) throws Exception {
     Scan old = node.scan();
     PythonDataSourceV2 source = (PythonDataSourceV2) get(old, "ds");
     String name = (String) get(old, "shortName");
     StructType schema = (StructType) get(old, "outputSchema");
     CaseInsensitiveStringMap options = (CaseInsensitiveStringMap) get(old, "options");
     Filter[] filters = (Filter[]) get(old, "supportedFilters");
-    Object created = source.getOrCreateDataSourceInPython(name, options, new Some(schema));
     PythonDataSourceV2 alone = new PythonDataSourceV2();
     alone.setShortName(name);
-    Field field = PythonDataSourceV2.class.getDeclaredField("dataSourceInPython");
-    field.setAccessible(true);
-    field.set(alone, created);
+    boolean whole = kept == null || kept.size() == schema.size();
+    if (whole) {
+      Object created = source.getOrCreateDataSourceInPython(name, options, new Some(schema));
+      Field field = PythonDataSourceV2.class.getDeclaredField("dataSourceInPython");
+      field.setAccessible(true);
+      field.set(alone, created);
+    } else {
+      StructField[] fields = new StructField[kept.size()];
+      for (int at = 0; at < fields.length; at++) {
+        fields[at] = schema.apply(((NamedExpression) kept.get(at)).name());
+      }
+      schema = new StructType(fields);
+      alone.getOrCreateDataSourceInPython(name, options, new Some(schema));
+    }
     PythonScanBuilder builder = new PythonScanBuilder(alone, name, schema, options);
     if (filters.length > 0 && builder.pushFilters(filters).length > 0) {
       throw new IllegalStateException("stratalog: a filter was taken and then given back");
@@ -82,7 +141,7 @@ public class OwnPlans extends Rule {
     Object[] parts = new Object[node.productArity()];
     for (int at = 0; at < parts.length; at++) {
       Object part = node.productElement(at);
-      parts[at] = part == old ? scan : part;
+      parts[at] = part == old ? scan : part == node.output() && !whole ? narrow(kept) : part;
     }
     Method[] methods = node.getClass().getMethods();
     for (int at = 0; at < methods.length; at++) {
@@ -91,6 +150,10 @@ public class OwnPlans extends Rule {
       }
     }
     throw new IllegalStateException("stratalog: this Spark copies a scan in another way");
+  }
+
+  private static Seq narrow(List kept) {
+    return scala.jdk.javaapi.CollectionConverters.asScala(kept).toSeq();
   }
 
   private static Object get(Object of, String name) throws Exception {
@@ -113,7 +176,7 @@ public class OwnPlans extends Rule {
 
     public boolean isDefinedAt(Object node) {
       try {
-        return rule.shared(node);
+        return rule.shared(node) || rule.below(node) != null;
       } catch (Exception error) {
         throw new IllegalStateException(error);
       }
@@ -122,12 +185,31 @@ public class OwnPlans extends Rule {
     public Object applyOrElse(Object node, Function1 otherwise) {
       if (!isDefinedAt(node)) return otherwise.apply(node);
       try {
-        return rule.own((DataSourceV2ScanRelation) node);
+        if (node instanceof Project) return rule.narrowed((Project) node);
+        return rule.own((DataSourceV2ScanRelation) node, null);
       } catch (RuntimeException error) {
         throw error;
       } catch (Exception error) {
         throw new IllegalStateException(error);
       }
+    }
+  }
+
+  public static class Instead extends AbstractPartialFunction {
+    private final Object old;
+    private final Object made;
+
+    public Instead(Object old, Object made) {
+      this.old = old;
+      this.made = made;
+    }
+
+    public boolean isDefinedAt(Object node) {
+      return node == old;
+    }
+
+    public Object applyOrElse(Object node, Function1 otherwise) {
+      return node == old ? made : otherwise.apply(node);
     }
   }
 }

@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from mmap import ACCESS_READ, mmap
 from typing import Any
 
 import pyarrow as pa
@@ -26,9 +28,10 @@ from pyspark.sql.types import (
 
 from stratalog.errors import CorruptionError
 from stratalog.format import batch as batches
-from stratalog.format.batch import HEADER_SIZE, Stop
+from stratalog.format.batch import HEADER_SIZE, Scan, Stop
 from stratalog.format.codecs import CODEC_NAMES
 from stratalog.fs import File
+from stratalog.log.cold import ArchivedSegment
 from stratalog.log.reader import MAX_RELISTS, or_gone, segment_index
 from stratalog.log.segment import Segment
 from stratalog.spark.logs import Logs
@@ -161,9 +164,9 @@ def _headers(segment: Segment, start: int, end: int) -> Iterator[array[int]]:
     """Tables of the batches with base offsets in [start, end), laid out as a scan's."""
     position = segment.start_for(start).position
     table = array("q")
-    with segment.open_log() as file:
+    with segment.open_log() as file, _mapped(file, segment) as mapped:
         while position < segment.size:
-            rows, position = _next(file, position, segment)
+            rows, position = _next(file, position, segment, mapped)
             first, last = 0, len(rows) // _WIDTH
             while first < last and rows[first * _WIDTH + 2] < start:
                 first += 1
@@ -180,8 +183,26 @@ def _headers(segment: Segment, start: int, end: int) -> Iterator[array[int]]:
         yield table
 
 
-def _next(file: File, position: int, segment: Segment) -> tuple[array[int], int]:
-    """The next batch, or the next run of small ones; and where the one behind them begins."""
+@contextmanager
+def _mapped(file: File, segment: Segment) -> Iterator[mmap | None]:
+    """A local sealed segment in memory, of which only headers are touched; None where that is not safe.
+
+    A file that gets shorter takes the process with it, so an active segment is not mapped.
+    """
+    if segment.is_active or isinstance(segment, ArchivedSegment) or file.size() < segment.size:
+        yield None
+        return
+    with mmap(file.fileno(), segment.size, access=ACCESS_READ) as whole:
+        yield whole
+
+
+def _next(
+    file: File, position: int, segment: Segment, mapped: mmap | None = None
+) -> tuple[array[int], int]:
+    """The next batch, or the next run of them; and where the one behind them begins."""
+    if mapped is not None:
+        scan = batches.scan(mapped, position, check_crc=False, max_batches=_ROWS)
+        return _checked(scan, position, segment), scan.end if scan.n else segment.size
     header = file.pread(HEADER_SIZE, position)
     if len(header) < HEADER_SIZE:
         return array("q"), segment.size  # a torn end, which readers do not see either
@@ -190,14 +211,16 @@ def _next(file: File, position: int, segment: Segment) -> tuple[array[int], int]
         return _row(header, position, segment), position + size
     data = file.pread(min(_CHUNK, segment.size - position), position)
     scan = batches.scan(data, check_crc=False)
-    if scan.n == 0:
-        if scan.stop is Stop.ZERO:
-            return array("q"), segment.size
-        raise CorruptionError(scan.reason, path=segment.path(), position=position)
-    table = scan.table
+    table = _checked(scan, position, segment)
     for at in range(0, len(table), _WIDTH):
         table[at] += position
-    return table, position + scan.end
+    return table, position + scan.end if scan.n else segment.size
+
+
+def _checked(scan: Scan, position: int, segment: Segment) -> array[int]:
+    if scan.n == 0 and scan.stop is not Stop.ZERO:
+        raise CorruptionError(scan.reason, path=segment.path(), position=position)
+    return scan.table
 
 
 def _row(header: bytes, position: int, segment: Segment) -> array[int]:

@@ -118,7 +118,7 @@ def export(
     read_uncommitted: UncommittedOption = False,
     allow_data_loss: LossOption = False,
     merge: MergeOption = None,
-    merge_below: MergeSizeOption = "32MiB",
+    merge_below: MergeSizeOption = "8MiB",
     compression: CompressionOption = "zstd",
 ) -> None:
     """Sealed segments to Parquet by topic and date, or to an Iceberg table; each run writes what is new."""

@@ -19,7 +19,8 @@ from stratalog.spark.pipelines.export_log import DataFile
 from stratalog.spark.pipelines.export_places import told
 from stratalog.spark.pipelines.export_tasks import Written, attempt
 
-SMALL_BYTES = 32 << 20
+SMALL_BYTES = 8 << 20
+"""Less than a task with its share of a large log writes: what a run writes is not written again at once."""
 MERGED_BYTES = 128 << 20
 MANY = 8
 """So many small files of one topic and date are merged without being asked."""

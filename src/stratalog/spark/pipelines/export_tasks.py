@@ -24,7 +24,7 @@ from stratalog.spark.pipelines.export_files import DateFiles, Target
 from stratalog.spark.pipelines.export_json import Payload, decode
 from stratalog.spark.pipelines.export_log import DataFile
 from stratalog.spark.pipelines.export_places import Place, place_of, told
-from stratalog.spark.planning import RANGE_BYTES, LogRange
+from stratalog.spark.planning import LogRange
 from stratalog.spark.reading import read_rows
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 COLUMNS = ("key", "value", "partition", "offset", "timestamp", "timestampType", "headers")
 """Of every file; the topic is in its path, as Hive has it."""
 SMALLEST_TASK_BYTES = 16 << 20
+LARGEST_TASK_BYTES = 512 << 20
+ROUNDS = 3
+"""Tasks for each core, at least: the last to end should not be waited for long."""
 LETTERS = pa.schema(
     [("key", pa.binary()), ("value", pa.binary()), ("reason", pa.string()), ("where", pa.string())]
 )
@@ -199,7 +202,8 @@ def tasks_of(ranges: Iterable[LogRange], parallelism: int) -> list[Task]:
     """Ranges bundled: those of small partitions share a task and its files, the largest tasks come first."""
     every = list(ranges)
     total = sum(each.size_bytes for each in every)
-    worth = min(max(total // max(parallelism, 1), SMALLEST_TASK_BYTES), RANGE_BYTES)
+    share = total // (ROUNDS * max(parallelism, 1))
+    worth = min(max(share, SMALLEST_TASK_BYTES), LARGEST_TASK_BYTES)
     bundles: list[list[LogRange]] = []
     room, topic = 0, None
     for each in sorted(every, key=lambda part: (part.topic, part.partition, part.start)):
