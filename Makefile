@@ -22,11 +22,11 @@ LONG ?=
 MARKS = $(if $(LONG),-m "not interop")
 KAFKA := .cache/kafka-4.3.1/.ready
 SPARK43 := .cache/pyspark-4.3/.ready
-SPARK43_TESTS := $(addprefix tests/spark/test_,source_filters.py source_live.py source_golden.py stream_queries.py sink_stream.py)
+SPARK43_TESTS := $(addprefix tests/spark/test_,source_filters.py source_columns.py source_live.py source_golden.py stream_queries.py sink_stream.py)
 
 KERNEL_SOURCES := $(filter-out %.c,$(wildcard src/stratalog/kernel/*.py src/stratalog/kernel/*.pxd src/stratalog/kernel/*.h))
 
-.PHONY: help setup demo test lint style types imports bench bench-spark interop spark-next crash crash-spark fuzz docs lock clean
+.PHONY: help setup demo test lint style types imports bench bench-spark interop spark-next crash crash-spark crash-pipelines fuzz docs lock clean
 
 help: ## this list
 	@echo "Stratalog: make TARGET"
@@ -74,6 +74,10 @@ crash-spark: setup ## SIGKILL drivers, executors and Python workers under a stre
 	@tests/interop/need_jdk.sh
 	@$(PY) tests/spark/crash_spark.py --rounds $(if $(filter file,$(origin ROUNDS)),50,$(ROUNDS)) $(if $(SEED),--seed $(SEED))
 
+crash-pipelines: setup ## SIGKILL an ingest and a replay on Spark, KILLS=20 times
+	@tests/interop/need_jdk.sh
+	@$(PY) -m tests.spark.crash_pipelines $(or $(KILLS),20)
+
 crash: setup ## SIGKILL at random moments, ROUNDS=200 times; SEED=... replays a run
 	@$(PY) tests/crash/kill_campaign.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
@@ -109,7 +113,7 @@ $(VENV)/.created:
 
 $(VENV)/.installed: requirements/dev.txt | $(VENV)/.created
 	@echo "setup: installing requirements/dev.txt"
-	@$(if $(UV),VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --require-hashes -r $<,$(PY) -m pip install --quiet --require-hashes -r $<)
+	@$(if $(UV),VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --compile-bytecode --require-hashes -r $<,$(PY) -m pip install --quiet --require-hashes -r $<)
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.installed pyproject.toml setup.py $(KERNEL_SOURCES)
@@ -117,6 +121,7 @@ $(VENV)/.built: $(VENV)/.installed pyproject.toml setup.py $(KERNEL_SOURCES)
 		echo "setup: no C compiler found, so the interpreted kernel is used: right, but many times slower"
 	@echo "setup: building the kernel"
 	@$(if $(UV),VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-build-isolation --no-deps --reinstall -e .,$(PY) -m pip install --quiet --no-build-isolation --no-deps -e .)
+	@$(PY) -m compileall -q src
 	@$(PY) -c 'from stratalog import kernel; print("setup: done,", "compiled kernel" if kernel.compiled else "interpreted kernel (slow)")'
 	@touch $@
 

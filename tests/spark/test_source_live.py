@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import stratalog
 from stratalog import Record
-from stratalog.errors import OffsetOutOfRangeError
+from stratalog.errors import OffsetOutOfRangeError, UnknownPartitionError
 from stratalog.spark.logs import forget
 from stratalog.spark.planning import LogRange
 from tests.spark.direct import START_MS, append, fill, offsets, read, reader, rows
@@ -205,6 +205,25 @@ def test_a_segment_that_goes_while_it_is_read(tmp_path: Path, caplog: pytest.Log
                 rest = [at for batch in batches for at in batch.column("offset").to_pylist()]
                 assert rest[-1] == 11999
                 assert "data loss: orders-0: offsets" in caplog.text
+
+
+def test_a_topic_that_goes_while_it_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for said, name in (("true", "strict"), ("false", "kind")):
+        fill(tmp_path / name, partitions=2)
+        made, _ = reader(tmp_path / name, subscribe="orders", failOnDataLoss=said)
+        begun, other = made.partitions()
+        batches = made.read(begun)
+        assert next(batches).num_rows == 20
+        with stratalog.open(tmp_path / name) as store:
+            store.delete_topic("orders")
+        if name == "strict":
+            for left in (batches, made.read(other)):
+                with pytest.raises(UnknownPartitionError, match="takes false to go on without it"):
+                    list(left)
+        else:
+            assert [*batches, *made.read(other)] == []
+            for partition in (0, 1):
+                assert f"data loss: orders-{partition}: it is not there any more" in caplog.text
 
 
 def test_a_live_directory_in_spark(spark: SparkSession, tmp_path: Path) -> None:

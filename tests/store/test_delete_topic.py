@@ -11,6 +11,7 @@ import stratalog
 from stratalog import Record, Store
 from stratalog.format import settings
 from stratalog.fs import MemoryFileSystem, SimulatedCrash
+from stratalog.log.writer import PartitionWriter
 
 DIRS = ["/one", "/two"]
 PARTITIONS = 3
@@ -105,3 +106,22 @@ def test_the_settings_forget_it_when_they_are_written_next() -> None:
         assert len(settings.parse(fs.read_file("/one/stratalog.settings")).deleting) == 1
         store.create_topic("next")
         assert settings.parse(fs.read_file("/two/stratalog.settings")).deleting == ()
+
+
+def test_a_topic_deleted_under_the_upkeep_of_its_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The background thread has a partition in hand when its directory goes: a failure only if it stays."""
+    store = opened(built())
+
+    def missed(writer: PartitionWriter) -> None:
+        if writer.topic == "doomed":
+            store.delete_topic("doomed")
+        raise FileNotFoundError(writer.directory)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionWriter, "tick", missed)
+        with pytest.raises(FileNotFoundError, match="other-0"):
+            store.tick()
+    store.tick()
+    assert list(store.topics()) == ["other"]
+    assert whole(store, "other")
+    store.close()

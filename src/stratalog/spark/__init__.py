@@ -26,9 +26,9 @@ if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 2):
         " pip install 'stratalog[spark]'"
     )
 
-from stratalog.spark.hang_ups import expect_hang_ups
 from stratalog.spark.session import register, session
 from stratalog.spark.source import StratalogSource
+from stratalog.spark.workers import expect_hang_ups
 
 # Workers come by here before they read, and a query may stop before that.
 expect_hang_ups()

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 
-from stratalog.errors import OffsetOutOfRangeError, UnknownPartitionError
+from stratalog.errors import OffsetOutOfRangeError, UnknownPartitionError, UnknownTopicError
 from stratalog.spark.offsets import Pair
 
 logger = logging.getLogger("stratalog.spark")
+
+GONE = (UnknownTopicError, UnknownPartitionError, FileNotFoundError)
+"""What finding a partition that was deleted ends in."""
 
 
 class Losses:

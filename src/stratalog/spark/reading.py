@@ -15,7 +15,7 @@ from stratalog.log.arrow_scan import ScanOptions, ScanRange, scan_to_arrow
 from stratalog.log.reader import Isolation, LogView, segment_index
 from stratalog.log.segment import Segment
 from stratalog.spark.logs import Logs
-from stratalog.spark.loss import Losses
+from stratalog.spark.loss import GONE, Losses
 from stratalog.spark.planning import LogRange, pair_of
 from stratalog.spark.schema import nulls_for_no_headers, to_spark
 
@@ -47,8 +47,12 @@ def read_rows(
 def _read_one(
     logs: Logs, part: LogRange, names: Sequence[str], isolation: Isolation, losses: Losses
 ) -> Iterator[pa.RecordBatch]:
-    view = logs.view(part.topic, part.partition)
-    view.refresh()
+    try:
+        view = logs.view(part.topic, part.partition)
+        view.refresh()
+    except GONE:
+        losses.lost_partition(pair_of(part), part.start)
+        return
     start, end = losses.within(
         pair_of(part), part.start, part.end, view.log_start_offset, view.end_offset(isolation)
     )
@@ -58,9 +62,25 @@ def _read_one(
     while start < end:
         stop = _step(view, start, end)
         watched = Watched(view, start, losses)
-        for batch in scan_to_arrow([ScanRange(watched, start, stop)], options):
-            yield to_spark(batch, names)
+        scan = scan_to_arrow([ScanRange(watched, start, stop)], options)
+        try:
+            for batch in scan:
+                yield to_spark(batch, names)
+        except FileNotFoundError:
+            if not _is_gone(view):
+                raise
+            losses.lost_partition(pair_of(part), start)
+            return
         start = stop
+
+
+def _is_gone(view: LogView) -> bool:
+    """Whether the partition itself was deleted, not only the files that were being read."""
+    try:
+        view.refresh()
+    except GONE:
+        return True
+    return False
 
 
 def _step(view: LogView, start: int, end: int) -> int:

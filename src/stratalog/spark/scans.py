@@ -1,4 +1,4 @@
-"""Each scan of a query with its own plan, in versions of Spark that share one among all of them.
+"""Each scan of a query with its own plan and its own columns, in versions of Spark that share a plan.
 
 Spark 4.2 and 4.3 keep what a Python source planned after a filter was pushed down with the table, not with
 the scan. A DataFrame that is read twice, in one query or in two, then reads what the last filter left: too
@@ -38,6 +38,7 @@ import org.apache.spark.sql.catalyst.expressions.AttributeSet;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.plans.logical.UnaryNode;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.connector.read.Scan;
@@ -73,7 +74,7 @@ public class OwnPlans extends Rule {
   public DataSourceV2ScanRelation below(Object node) throws Exception {
     if (!(node instanceof Project)) return null;
     LogicalPlan child = ((Project) node).child();
-    if (child instanceof org.apache.spark.sql.catalyst.plans.logical.Filter) child = ((org.apache.spark.sql.catalyst.plans.logical.Filter) child).child();
+    if (child.nodeName().equals("Filter")) child = (LogicalPlan) ((UnaryNode) child).child();
     return shared(child) ? (DataSourceV2ScanRelation) child : null;
   }
 

@@ -7,11 +7,9 @@ executors, so they hold what was asked for and nothing that is open.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
@@ -21,6 +19,7 @@ from stratalog.errors import ConfigError
 from stratalog.spark.filters import Bounds
 from stratalog.spark.options import SUBSCRIPTIONS, SourceOptions, parse_options
 from stratalog.spark.schema import SPARK_SCHEMA_WITH_HEADERS, check_schema, schema_of
+from stratalog.spark.workers import spare_the_collector
 
 # Spark starts a process of its own to look sources up, to make one, to plan, to read and to write, for every
 # query: each imports below what it needs, and no more.
@@ -114,7 +113,7 @@ class StratalogReader(DataSourceReader):
         from stratalog.spark.notices import say_once
         from stratalog.spark.planning import plan
 
-        _spare_the_collector()
+        spare_the_collector()
         if not self.prunes:
             say_once(
                 "unpruned",
@@ -133,7 +132,7 @@ class StratalogReader(DataSourceReader):
         from stratalog.spark.logs import opened
         from stratalog.spark.planning import LogRange
 
-        _spare_the_collector()
+        spare_the_collector()
         options = self.options
         with opened(options.where) as logs:
             if isinstance(partition, SegmentsOf):
@@ -150,13 +149,6 @@ class StratalogReader(DataSourceReader):
 
                 losses = Losses(options.fail_on_data_loss)
                 yield from read_rows(logs, partition, self.names, options.isolation, losses)
-
-
-@cache
-def _spare_the_collector() -> None:
-    """Spark collects garbage after each task it gives a process: without what was imported for good."""
-    gc.collect()
-    gc.freeze()
 
 
 def _columns(view: str) -> StructType:

@@ -28,10 +28,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from stratalog.errors import UnknownPartitionError, UnknownTopicError
 from stratalog.spark import limits
 from stratalog.spark.logs import Logs, forget, opened
-from stratalog.spark.loss import Losses
+from stratalog.spark.loss import GONE, Losses
 from stratalog.spark.offsets import (
     Offsets,
     Pair,
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 START = "@start"
 LAG = "@lag"
 LATEST = Position("startingOffsets", "latest")
-GONE = (UnknownTopicError, UnknownPartitionError)
 
 
 class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -205,11 +203,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, LogRange):
             with opened(self.options.where) as logs:
-                for part in partition.each():
-                    try:
-                        yield from read_rows(logs, part, self.names, self.options.isolation, self._losses)
-                    except GONE:
-                        self._losses.lost_partition((part.topic, part.partition), part.start)
+                yield from read_rows(logs, partition, self.names, self.options.isolation, self._losses)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is kept for a batch."""

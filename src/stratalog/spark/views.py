@@ -184,7 +184,7 @@ def _headers(segment: Segment, start: int, end: int) -> Iterator[array[int]]:
 
 
 @contextmanager
-def _mapped(file: File, segment: Segment) -> Iterator[mmap | None]:
+def _mapped(file: File, segment: Segment) -> Iterator[memoryview | None]:
     """A local sealed segment in memory, of which only headers are touched; None where that is not safe.
 
     A file that gets shorter takes the process with it, so an active segment is not mapped.
@@ -192,13 +192,11 @@ def _mapped(file: File, segment: Segment) -> Iterator[mmap | None]:
     if segment.is_active or isinstance(segment, ArchivedSegment) or file.size() < segment.size:
         yield None
         return
-    with mmap(file.fileno(), segment.size, access=ACCESS_READ) as whole:
-        yield whole
+    with mmap(file.fileno(), segment.size, access=ACCESS_READ) as whole, memoryview(whole) as seen:
+        yield seen
 
 
-def _next(
-    file: File, position: int, segment: Segment, mapped: mmap | None = None
-) -> tuple[array[int], int]:
+def _next(file: File, position: int, segment: Segment, mapped: memoryview | None) -> tuple[array[int], int]:
     """The next batch, or the next run of them; and where the one behind them begins."""
     if mapped is not None:
         scan = batches.scan(mapped, position, check_crc=False, max_batches=_ROWS)

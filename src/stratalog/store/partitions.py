@@ -413,6 +413,9 @@ class Partitions:
                 writer.tick()
             except StorageError as error:
                 self.context.warn(f"{writer.directory}: {error}")
+            except FileNotFoundError:
+                if self.views.get((writer.topic, writer.partition)) is writer:
+                    raise  # else its topic was deleted meanwhile
         self.context.deletions.run(self.context)
         now = self.context.clock.monotonic_s()
         interval_s = self.config.get_int("log.flush.offset.checkpoint.interval.ms") / 1000
