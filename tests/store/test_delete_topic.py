@@ -113,13 +113,13 @@ def test_a_topic_deleted_under_the_upkeep_of_its_partitions(monkeypatch: pytest.
     store = opened(built())
 
     def missed(writer: PartitionWriter) -> None:
-        if writer.topic == "doomed":
+        if writer.topic == "doomed" and "doomed" in store.topics():
             store.delete_topic("doomed")
         raise FileNotFoundError(writer.directory)
 
     with monkeypatch.context() as patched:
         patched.setattr(PartitionWriter, "tick", missed)
-        with pytest.raises(FileNotFoundError, match="other-0"):
+        with pytest.raises(FileNotFoundError, match="other-"):
             store.tick()
     store.tick()
     assert list(store.topics()) == ["other"]
