@@ -58,7 +58,7 @@ imports: setup
 bench: setup ## medians and ratios against other embedded stores; BENCH="append scan" picks some
 	@$(PY) -m bench $(BENCH)
 
-bench-spark: setup $(KAFKA) ## medians and ratios against Spark's Kafka connector and a real broker (a JDK, Maven once, 15 minutes)
+bench-spark: setup $(KAFKA) ## medians and ratios against Spark's Kafka connector and a real broker (a JDK, Maven once, half an hour)
 	@tests/interop/need_jdk.sh maven
 	@$(PY) -m bench.spark $(BENCH)
 
