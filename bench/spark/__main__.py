@@ -31,27 +31,27 @@ RESULTS = ROOT / "bench" / "RESULTS_SPARK.md"
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 when everything was measured (missed bars are for the reader), 1 when answers were not equal."""
     options = _parse(arguments)
-    sizes = SMALL if options.small else FULL
+    sizes = (SMALL if options.small else FULL).only(options.topic)
     repeat = options.repeat or sizes.repeat
     where = Path(options.dir or KEEP)
     where.mkdir(parents=True, exist_ok=True)
     base = Path(tempfile.mkdtemp(prefix="spark-", dir=where))
     began = time.monotonic()
     try:
-        about, found = _measure(sizes, repeat, base, options.section or report.SECTIONS)
+        about, found = _measure(sizes, options.topic, repeat, base, options.section or report.SECTIONS)
     except MismatchError as error:
         print(f"bench: answers are not equal: {error}", file=sys.stderr)
         return 1
     finally:
         shutil.rmtree(base, ignore_errors=True)
-    about["sections"] = options.section
+    about["sections"] = [*options.section, *(["--topic", options.topic] if options.topic else [])]
     about["minutes"] = round((time.monotonic() - began) / 60, 1)
     sections = report.sections(sizes, found)
     raw = json.dumps(report.as_json(sections, about, found), indent=2)
     kept = KEEP / f"{time.strftime('%Y%m%dT%H%M%S')}-spark-{sizes.name}.json"
     kept.write_text(raw + "\n")
     text = report.as_markdown(sizes, sections, about)
-    target = options.report or (None if options.small or options.section else RESULTS)
+    target = options.report or (None if options.small or options.section or options.topic else RESULTS)
     if target is not None:
         target.write_text(text)
     print(raw if options.json else text)
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(
-    sizes: Sizes, repeat: int, base: Path, only: Sequence[str]
+    sizes: Sizes, topic: str | None, repeat: int, base: Path, only: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the figures were taken with, and every figure by session, measurement and system."""
     kafka = importlib.import_module("tests.interop.kafka")
@@ -81,6 +81,7 @@ def _measure(
         for sockets in (True, False) if set(only) & set(report.QUESTION_NAMES) else (True,):
             job = {
                 "sizes": sizes.name,
+                "topic": topic,
                 "repeat": repeat,
                 "only": list(only),
                 "sockets": sockets,
@@ -126,6 +127,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     names = ", ".join(report.SECTIONS)
     parser.add_argument("section", nargs="*", metavar="SECTION", help=f"which to run: {names} (all)")
+    parser.add_argument("--topic", choices=[load.topic for load in FULL.loads], help="one of the loads alone")
     parser.add_argument("--small", action="store_true", help="to see that it works; figures mean little")
     parser.add_argument("--repeat", type=int, metavar="N", help="runs of everything (3; 2 with --small)")
     parser.add_argument("--json", action="store_true", help="print the raw numbers instead of tables")

@@ -24,7 +24,7 @@ from tests.interop import connector
 
 def main() -> int:
     job: Mapping[str, Any] = json.load(sys.stdin)
-    sizes = SMALL if job["sizes"] == "small" else FULL
+    sizes = (SMALL if job["sizes"] == "small" else FULL).only(job["topic"])
     places = Places(
         job["bootstrap"],
         job["broker_pid"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 PARTITIONS = 4
 FIRST_MS = 1_760_000_000_000
@@ -47,6 +47,12 @@ class Sizes:
     name: str
     loads: tuple[Load, ...]
     repeat: int
+
+    def only(self, topic: str | None) -> Sizes:
+        """One of the loads alone."""
+        return (
+            self if topic is None else replace(self, loads=tuple(e for e in self.loads if e.topic == topic))
+        )
 
 
 FULL = Sizes(
