@@ -11,7 +11,7 @@ import pytest
 import stratalog
 from stratalog import Record
 from stratalog.log.reader import iter_chunks
-from tests.spark.direct import START_MS, UTC_EPOCH, append, rows
+from tests.spark.direct import START_MS, UTC_EPOCH, append, fill, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,3 +79,15 @@ def test_batches_of_a_real_broker(topic: str) -> None:
         assert (row["deleteHorizon"] is not None) == header.has_delete_horizon
         if header.max_timestamp >= 0:
             assert row["maxTimestamp"] == UTC_EPOCH + dt.timedelta(milliseconds=header.max_timestamp)
+
+
+def test_batches_around_a_segment_that_is_empty(tmp_path: Path) -> None:
+    """A cleaner may leave a sealed segment without a byte."""
+    fill(tmp_path / "log", segments=3, records=10)
+    directory = tmp_path / "log" / "orders-0"
+    for path in directory.glob(f"{10:020d}.*"):
+        path.unlink()
+    (directory / f"{10:020d}.log").touch()
+    found = rows(tmp_path / "log", view="batches", subscribe="orders")
+    assert sum(row["records"] for row in found) == 30
+    assert sorted({row["segment"] for row in found}) == [0, 20, 30]

@@ -189,7 +189,8 @@ def _mapped(file: File, segment: Segment) -> Iterator[memoryview | None]:
 
     A file that gets shorter takes the process with it, so an active segment is not mapped.
     """
-    if segment.is_active or isinstance(segment, ArchivedSegment) or file.size() < segment.size:
+    local = not segment.is_active and not isinstance(segment, ArchivedSegment)
+    if not local or not 0 < segment.size <= file.size():
         yield None
         return
     with mmap(file.fileno(), segment.size, access=ACCESS_READ) as whole, memoryview(whole) as seen:
