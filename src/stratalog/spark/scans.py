@@ -3,8 +3,9 @@
 Spark 4.2 and 4.3 keep what a Python source planned after a filter was pushed down with the table, not with
 the scan. A DataFrame that is read twice, in one query or in two, then reads what the last filter left: too
 few rows, without a word. Where that is so (it is looked for, not known by version), `give_own_plans` adds a
-rule to the session's optimizer that plans every scan of this source by itself; it is compiled in the
-driver's JVM by the compiler Spark brings along. Only sessions that have it, or need none, push filters down.
+rule to the session's optimizer that plans every scan of this source by itself, with the columns the query
+uses, which Spark's Python sources are not told either; it is compiled in the driver's JVM by
+the compiler Spark brings along. Only sessions that have it, or need none, push filters down.
 """
 
 from __future__ import annotations

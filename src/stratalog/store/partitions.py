@@ -415,7 +415,7 @@ class Partitions:
                 self.context.warn(f"{writer.directory}: {error}")
             except FileNotFoundError:
                 if self.views.get((writer.topic, writer.partition)) is writer:
-                    raise  # else its topic was deleted meanwhile
+                    raise  # else its topic was deleted, or it was moved, meanwhile
         self.context.deletions.run(self.context)
         now = self.context.clock.monotonic_s()
         interval_s = self.config.get_int("log.flush.offset.checkpoint.interval.ms") / 1000
