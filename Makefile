@@ -20,26 +20,33 @@ TESTS ?=
 PURE ?=
 LONG ?=
 MARKS = $(if $(LONG),-m "not interop")
+QUICK = -m "not slow and not interop and not long" --ignore=tests/spark --ignore=tests/bench --durations=5 --durations-min=2
 KAFKA := .cache/kafka-4.3.1/.ready
 SPARK43 := .cache/pyspark-4.3/.ready
 SPARK43_TESTS := $(addprefix tests/spark/test_,source_filters.py source_columns.py source_live.py source_golden.py stream_queries.py sink_stream.py)
 
+PARTS := $(addprefix $(VENV)/.,core dev spark bench)
 KERNEL_SOURCES := $(filter-out %.c,$(wildcard src/stratalog/kernel/*.py src/stratalog/kernel/*.pxd src/stratalog/kernel/*.h))
 
-.PHONY: help setup demo test lint style types imports bench bench-spark interop spark-next crash crash-spark crash-pipelines fuzz docs lock clean
+.PHONY: help setup demo check test lint style types quick-types imports bench bench-spark interop spark-next crash explore crash-spark crash-pipelines fuzz docs lock clean
 
 help: ## this list
 	@echo "Stratalog: make TARGET"
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.built ## an environment in .venv with the compiled kernel (needs Python 3.11 or later)
+setup: $(VENV)/.built $(VENV)/.dev ## an environment in .venv with the compiled kernel; Spark and the benchmarks' peers follow with the targets that need them
 
-demo: setup ## a million events, a crash and a recovery, a segment's life, and Spark on top, in under two minutes
+demo: $(VENV)/.built $(VENV)/.spark ## a million events, a crash and a recovery, a segment's life, and Spark on top, in under two minutes
 	@tests/interop/need_jdk.sh
 	@$(PY) -m stratalog.demo
 
-test: setup ## every test that needs no Kafka broker (Spark wants a JDK); TESTS="tests/log -k roll" picks some, PURE=1 uses the interpreted kernel, LONG=1 adds the long ones
+check: setup style quick-types imports ## before each commit, under two minutes: style, types, import rules and the tests that need no Spark, no JDK and no patience
+	@$(PY) -m pytest -q -n 2 --dist worksteal $(QUICK) $(TESTS)
+
+# A whole run needs every part; some tests, picked by their paths, only those that these name.
+TEST_PARTS = $(addprefix $(VENV)/.,$(if $(filter tests/%,$(TESTS)),$(foreach part,spark bench,$(findstring $(part),$(TESTS))),spark bench))
+test: setup $(TEST_PARTS) ## every test that needs no Kafka broker (Spark wants a JDK); TESTS="tests/log -k roll" picks some, PURE=1 uses the interpreted kernel, LONG=1 adds the long ones
 	@$(if $(PURE),STRATALOG_PURE=1) $(PY) -m pytest -q -n 2 --dist worksteal $(MARKS) $(or $(TESTS),--ignore=tests/spark)
 	@$(if $(TESTS),,tests/interop/need_jdk.sh && $(PY) -m pytest -q $(MARKS) tests/spark)
 
@@ -49,36 +56,47 @@ style: setup
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 
-types: setup
-	@$(VENV)/bin/mypy src tests $(wildcard bench)
+types: setup $(VENV)/.spark $(VENV)/.bench
+	@$(VENV)/bin/mypy src tests bench
+
+# Where Spark and the peers are not installed, the files that import them wait for `make types`.
+NEED_PARTS = $(shell grep -rlE '^\s*(import|from) (pyspark|py4j|pyiceberg|duckdb|stratalog\.spark|diskcache|lmdb|rocksdict)\b' --include='*.py' src tests bench)
+PARTS_HERE = $(and $(wildcard $(VENV)/.spark),$(wildcard $(VENV)/.bench))
+quick-types: setup
+	@$(if $(PARTS_HERE),,echo "types: all but $(words $(NEED_PARTS)) files that need Spark or the benchmarks' peers; make types has them too")
+	@$(VENV)/bin/mypy src tests bench $(if $(PARTS_HERE),,--follow-imports=silent --exclude '^($(subst $() $(),|,$(NEED_PARTS)))$$')
 
 imports: setup
 	@$(VENV)/bin/lint-imports --no-cache
 
-bench: setup ## medians and ratios against other embedded stores; BENCH="append scan" picks some
+bench: setup $(VENV)/.bench ## medians and ratios against other embedded stores; BENCH="append scan" picks some
 	@$(PY) -m bench $(BENCH)
 
-bench-spark: setup $(KAFKA) ## medians and ratios against Spark's Kafka connector and a real broker (a JDK, Maven once, half an hour)
+bench-spark: setup $(VENV)/.spark $(KAFKA) ## medians and ratios against Spark's Kafka connector and a real broker (a JDK, Maven once, half an hour)
 	@tests/interop/need_jdk.sh maven
 	@$(PY) -m bench.spark $(BENCH)
 
-interop: setup $(KAFKA) ## with a real Kafka 4.3.1 broker and its dump tool (needs a JDK 17 or later, and Maven once)
+interop: setup $(VENV)/.spark $(KAFKA) ## with a real Kafka 4.3.1 broker and its dump tool (needs a JDK 17 or later, and Maven once)
 	@tests/interop/need_jdk.sh
 	@$(PY) -m pytest -q -m interop $(or $(TESTS),tests/interop)
 
-spark-next: setup $(SPARK43) ## the Spark source, streams and sink on PySpark 4.3
+spark-next: setup $(VENV)/.spark $(SPARK43) ## the Spark source, streams and sink on PySpark 4.3
 	@tests/interop/need_jdk.sh
 	@PYTHONPATH=$(abspath $(dir $(SPARK43))) $(PY) -m pytest -q $(or $(TESTS),$(SPARK43_TESTS))
 
-crash-spark: setup ## SIGKILL drivers, executors and Python workers under a streaming write, ROUNDS=50 times; SEED=... replays
+crash-spark: setup $(VENV)/.spark ## SIGKILL drivers, executors and Python workers under a streaming write, ROUNDS=50 times; SEED=... replays
 	@tests/interop/need_jdk.sh
 	@$(PY) tests/spark/crash_spark.py --rounds $(if $(filter file,$(origin ROUNDS)),50,$(ROUNDS)) $(if $(SEED),--seed $(SEED))
 
-crash-pipelines: setup ## SIGKILL an ingest and a replay on Spark, KILLS=20 times
+crash-pipelines: setup $(VENV)/.spark ## SIGKILL an ingest and a replay on Spark, KILLS=20 times
 	@tests/interop/need_jdk.sh
 	@$(PY) -m tests.spark.crash_pipelines $(or $(KILLS),20)
 
-crash: setup ## SIGKILL at random moments, ROUNDS=200 times; SEED=... replays a run
+explore: setup ## two operations interleaved at every filesystem call, all pairs; SCHEDULE="append@7 x move" replays one, EVERY=5 thins them out
+	@EVERY=$(or $(EVERY),1) $(PY) -m tests.explore.explorer '$(SCHEDULE)'
+
+crash: setup ## SIGKILL at random moments, ROUNDS=200 times, and the interleavings of `make explore`; SEED=... replays a run
+	@EVERY=$(or $(EVERY),1) $(PY) -m tests.explore.explorer
 	@$(PY) tests/crash/kill_campaign.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 fuzz: setup ## hostile bytes against the compiled kernel under AddressSanitizer, MUTATIONS=100000 of them; SEED=... replays
@@ -87,23 +105,24 @@ fuzz: setup ## hostile bytes against the compiled kernel under AddressSanitizer,
 docs: setup ## links resolve, examples in the documentation run, tables agree with the code
 	@$(PY) -m pytest -q tests/test_docs.py
 
-lock: setup ## compile requirements/*.txt anew, with hashes
-	@for name in core dev; do \
-		extra=; if [ $$name = dev ]; then extra='--extra dev'; fi; \
-		$(VENV)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
-			--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command 'make lock' \
-			pyproject.toml requirements/build.in $$extra --output-file requirements/$$name.txt; \
-	done
-	@$(VENV)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command 'make lock' \
-		requirements/spark43.in --output-file requirements/spark43.txt
+lock: setup ## compile requirements/*.txt anew, with hashes; LOCKED=1 keeps the versions that are there
+	@compile() { $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' "$$@"; }; \
+	all=$$(mktemp); trap 'rm -f "$$all"' EXIT; \
+	$(if $(LOCKED),cat $(PARTS:$(VENV)/.%=requirements/%.txt) >"$$all";) \
+	compile $(if $(LOCKED),,--upgrade) pyproject.toml requirements/build.in --extra dev --extra dev-spark --extra dev-bench --output-file "$$all"; \
+	compile pyproject.toml requirements/build.in --constraint "$$all" --output-file requirements/core.txt; \
+	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev --output-file requirements/dev.txt; \
+	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev-spark --output-file requirements/spark.txt; \
+	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev-bench --output-file requirements/bench.txt; \
+	compile $(if $(LOCKED),,--upgrade) requirements/spark43.in --output-file requirements/spark43.txt
 
 clean: ## remove the environment, caches and everything built (.cache with Kafka's jars stays)
 	@rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@rm -f src/stratalog/kernel/*.so src/stratalog/kernel/*.c
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The steps behind `setup`: each leaves a stamp, so nothing is installed twice.
+# The steps behind `setup`, and the parts that only some targets need: each leaves a stamp, so nothing is installed twice.
 
 $(VENV)/.created:
 	@test -n "$(PYTHON)" || { echo "Stratalog needs Python 3.11 or later and found none (python3.11 to python3.13); make PYTHON=/path/to/python setup" >&2; exit 1; }
@@ -111,12 +130,12 @@ $(VENV)/.created:
 	@$(if $(UV),$(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV),$(PYTHON) -m venv $(VENV))
 	@touch $@
 
-$(VENV)/.installed: requirements/dev.txt | $(VENV)/.created
-	@echo "setup: installing requirements/dev.txt"
+$(PARTS): $(VENV)/.%: requirements/%.txt | $(VENV)/.created
+	@echo "setup: installing requirements/$*.txt"
 	@$(if $(UV),VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --compile-bytecode --require-hashes -r $<,$(PY) -m pip install --quiet --require-hashes -r $<)
 	@touch $@
 
-$(VENV)/.built: $(VENV)/.installed pyproject.toml setup.py $(KERNEL_SOURCES)
+$(VENV)/.built: $(VENV)/.core pyproject.toml setup.py $(KERNEL_SOURCES)
 	@command -v $(firstword $(CC)) >/dev/null || command -v gcc >/dev/null || \
 		echo "setup: no C compiler found, so the interpreted kernel is used: right, but many times slower"
 	@echo "setup: building the kernel"

@@ -1,16 +1,59 @@
-"""Rules for the whole test run: no deadline on a shared machine, and in CI a skipped test is a failed run."""
+"""Rules for the whole test run: no deadline on a shared machine, no luck with the names of directories,
+checked locks, and in CI a skipped test is a failed run."""
 
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from stratalog.testing.locks import LockChecker
+from tests.known_lock_violations import KNOWN
+from tests.slow import SLOW
 
 settings.register_profile(
     "stratalog", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("stratalog")
+
+
+def pytest_configure() -> None:
+    """Keep temporary directories below names that a store uses itself.
+
+    A test whose pattern is meant for a partition or segment, and matches the directories above it too, fails
+    on every machine, not on some. Workers of xdist get their directory from the process that started them.
+    """
+    if "PYTEST_DEBUG_TEMPROOT" not in os.environ:
+        root = Path(tempfile.gettempdir(), f"orders-0.log-{os.getuid()}", "t-0")
+        root.mkdir(parents=True, exist_ok=True)
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(root)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that `make check` leaves out."""
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def lock_checker() -> Iterator[LockChecker]:
+    """Check the order of locks, and the I/O under them, for the whole run."""
+    with LockChecker(KNOWN).active() as checker:
+        yield checker
+
+
+@pytest.fixture(autouse=True)
+def locks_in_order(lock_checker: LockChecker) -> Iterator[None]:
+    """Fail a test in which a lock was misused, on whatever thread."""
+    yield
+    violations = list(lock_checker.violations)
+    lock_checker.violations.clear()
+    assert not violations, "\n".join(violations)
 
 
 @pytest.hookimpl(trylast=True)

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from bench.harness import Section
 from bench.plan import Plan
-from bench.sections import append, archive, compaction, dump, point, recovery, scan, single
+from bench.sections import append, archive, compaction, dump, point, produce, recovery, scan, single
 
 SECTIONS: dict[str, Callable[[Plan], list[Section]]] = {
     "append": append.run,
     "single": single.run,
+    "produce": produce.run,
     "scan": scan.run,
     "point": point.run,
     "recovery": recovery.run,

@@ -105,7 +105,7 @@ class Rewrites:
     def _exported(self, name: str, run: Callable[[Path], Any]) -> Sample:
         with self._fresh() as output:
             sample = self.asking.timed(lambda: run(output), None, name)
-            files = [str(path) for path in output.rglob("*.parquet")]
+            files = [str(path) for path in output.rglob("*.parquet") if "_delta_log" not in path.parts]
             sample["size_mb"] = sum(Path(file).stat().st_size for file in files) / 1e6
             data = ds.dataset(files, format="parquet")
             seen: set[tuple[int, int]] = set()

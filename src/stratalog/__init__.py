@@ -16,12 +16,13 @@ from stratalog.model import Appended, AppendedRange, OffsetRange, Record, Segmen
 from stratalog.version import __version__
 
 if TYPE_CHECKING:
-    from stratalog.store import AdminClient, LogDirInfo, Store, Topic, connect, verify
+    from stratalog.store import AdminClient, LogDirInfo, OffsetSpec, Store, Topic, connect, verify
     from stratalog.store import open_store as open
 
 _FROM_STORE = {
     "AdminClient": "AdminClient",
     "LogDirInfo": "LogDirInfo",
+    "OffsetSpec": "OffsetSpec",
     "Store": "Store",
     "Topic": "Topic",
     "connect": "connect",
@@ -35,6 +36,7 @@ __all__ = [
     "AppendedRange",
     "LogDirInfo",
     "OffsetRange",
+    "OffsetSpec",
     "Record",
     "SegmentInfo",
     "SegmentState",

@@ -32,14 +32,58 @@
         ├── InvalidProducerEpochError
         └── InvalidTxnStateError
 
-Nothing here imports anything: every room may raise these.
+Nothing here imports anything of the package: every room may raise these.
 """
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class StratalogError(Exception):
-    """The root of every error this package raises on purpose."""
+    """The root of every error this package raises on purpose.
+
+    Errors cross process borders (Spark's workers, pools): each can be pickled and copied with all it carries.
+    """
+
+    batch_index: int = -1
+    record_index: int = -1
+    """Which batch of an append, and which record in it, both from 0; -1 when it is not about one."""
+
+    advice: str = ""
+    """What a program can do about it, the last part of its text; the command line has words of its own."""
+
+    @property
+    def message(self) -> str:
+        """The text without the advice."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.advice}" if self.advice else self.message
+
+    def advising(self, advice: str) -> Self:
+        """Add advice for programs; returns the error."""
+        self.advice = advice
+        return self
+
+    def in_batch(self, batch_index: int, record_index: int = -1) -> Self:
+        """Set the batch, and the record in it, that the error is about; returns the error."""
+        self.batch_index = batch_index
+        self.record_index = record_index
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(
+    kind: type[StratalogError], args: tuple[object, ...], state: dict[str, object]
+) -> StratalogError:
+    """Make an error again without its constructor, whose keywords are not among ``args``."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class InvalidArgumentError(StratalogError, ValueError):

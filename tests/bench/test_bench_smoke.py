@@ -28,6 +28,7 @@ ROWS = {
     "append-sync": {*SYSTEMS, "stratalog, from Arrow"},
     "single": SYSTEMS,
     "single-sync": SYSTEMS,
+    "produce": {"1 × 100 B", "1000 × 1 KiB, idempotent", "1 × 100 B, 16 producers"},
     "scan": {*SYSTEMS, "stratalog, one-record batches"},
     "point-offset": {*SYSTEMS, "stratalog, one-record batches"},
     "point-key": {*SYSTEMS, "stratalog, one-record batches"},
@@ -68,7 +69,7 @@ def test_every_section_gives_numbers_and_equal_outputs(tmp_path: Path) -> None:
         if name != "dump":
             assert section["equal"], name
     bars = [bar for section in sections.values() for bar in section["bars"]]
-    assert len(bars) == 13
+    assert len(bars) == 15
     judged = {"met", "MISSED", "reached", "not reached", "not measured"}
     assert {bar["verdict"] for bar in bars} <= judged
     dump = sections["dump"]

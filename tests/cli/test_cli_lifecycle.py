@@ -365,7 +365,7 @@ def test_no_round_while_the_clock_is_not_believed(shell, monkeypatch):
     stopping = threading.Event()
     wall_ms = [time.time_ns() // 1_000_000]
 
-    def run(session, work):
+    def run(session, work, *, only_looks):
         rounds.append(wall_ms[0])
         wall_ms[0] += DAY_MS  # then the clock jumps
         return LifecycleReport(False)

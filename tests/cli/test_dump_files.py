@@ -19,6 +19,7 @@ import typer
 from typer.testing import CliRunner
 
 from stratalog.cli.dump import (
+    EXIT_NOT_FOUND,
     EXIT_OK,
     EXIT_PIPE,
     EXIT_UNREADABLE,
@@ -315,7 +316,7 @@ def test_names_nobody_knows(tmp_path: Path) -> None:
     odd.write_bytes(b"")
     code, _, errors = dump([odd, tmp_path / f"{ZERO}.log"])
     assert errors[0] == f'{odd}: the name begins with "odd", not with a base offset'
-    assert errors[1] == f"{tmp_path / ZERO}.log: No such file or directory"
+    assert errors[1] == f"{tmp_path / ZERO}.log: no such file or directory"
     assert code == EXIT_UNREADABLE
 
 
@@ -409,7 +410,7 @@ def test_the_command_refuses_nonsense(arguments: list[str]) -> None:
 
 def test_the_command_ends_with_the_dumps_code(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [str(tmp_path / f"{ZERO}.log")])
-    assert result.exit_code == EXIT_UNREADABLE
+    assert result.exit_code == EXIT_NOT_FOUND
 
 
 def test_a_reader_that_leaves_is_no_traceback() -> None:

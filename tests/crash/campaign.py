@@ -3,6 +3,10 @@
 `every_call` runs the workload once and, before each call that changes the disk, boots copies of what
 each kind of crash would leave and judges them. Failures are gathered, each with the point and the seed
 that show it again.
+
+The workload has one thread on purpose. Two threads are the explorer's (`tests/explore`): it stops one
+operation before each of its filesystem calls, runs another one, and crashes there and when both are done.
+Many threads of a real process are killed by `kill_campaign`.
 """
 
 from __future__ import annotations

@@ -6,13 +6,14 @@ place says nothing without it either.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 
 import pytest
 
 from stratalog.errors import StratalogError
 from stratalog.format import batch as batches
+from stratalog.format import checkpoints
 from stratalog.format.batch import Peek
 from stratalog.fs import SurvivorMode
 from stratalog.fs.memory import MemoryFileSystem
@@ -23,7 +24,9 @@ from stratalog.log.recovery import _Recovery
 from stratalog.log.scanning import scan_file
 from stratalog.log.sync import SyncedEnd, Syncer
 from stratalog.log.writer import PartitionWriter
+from stratalog.store.checkpoints import Checkpoints, OffsetCheckpoint
 from stratalog.store.logdir import LogDir
+from stratalog.store.opening import Opening
 from stratalog.store.partitions import Partitions
 from stratalog.testing import HistoryError
 from tests.crash import damage, workload
@@ -46,7 +49,7 @@ def sealed_segments_not_synced(patch: Patch) -> None:
 
 def new_segment_not_in_directory(patch: Patch) -> None:
     def sealed(self: Syncer, segment: object) -> None:
-        self._unsynced.append(segment)  # type: ignore[arg-type]
+        self._unsynced = (*self._unsynced, segment)  # type: ignore[arg-type]
 
     patch.setattr(Syncer, "sealed", sealed)
 
@@ -64,37 +67,20 @@ def tail_leads_the_log(patch: Patch) -> None:
 
 
 def readers_see_the_unsynced(patch: Patch) -> None:
-    write = PartitionWriter.write
+    wait = PartitionWriter._sync_to
 
-    def visible_at_once(self: PartitionWriter, *args, **kwargs):
-        done = write(self, *args, **kwargs)
-        self.high_watermark = self.next_offset
-        return done
+    def visible_at_once(self: PartitionWriter, end: int, **options) -> None:
+        self.ends.high_watermark = self.next_offset
+        wait(self, end, **options)
 
-    patch.setattr(PartitionWriter, "write", visible_at_once)
-    one = PartitionWriter.append_one
-
-    def one_visible_at_once(self: PartitionWriter, *args, **kwargs):
-        wait = self._syncer.wait
-
-        def show(offset: int, **options) -> None:
-            self.high_watermark = self.next_offset
-            wait(offset, **options)
-
-        self._syncer.wait = show  # type: ignore[method-assign]
-        try:
-            return one(self, *args, **kwargs)
-        finally:
-            self._syncer.wait = wait  # type: ignore[method-assign]
-
-    patch.setattr(PartitionWriter, "append_one", one_visible_at_once)
+    patch.setattr(PartitionWriter, "_sync_to", visible_at_once)
 
 
 def clean_marker_before_the_data(patch: Patch) -> None:
     close_writers = Partitions.close_writers
 
     def marked_first(self: Partitions) -> None:
-        for each in self.online():
+        for each in self.dirs.online():
             each.mark_clean()
         close_writers(self)
 
@@ -136,25 +122,18 @@ def snapshot_alone(patch: Patch) -> None:
 
 
 def log_start_not_durable(patch: Patch) -> None:
-    write_offsets = LogDir.write_offsets
+    def plainly(self: OffsetCheckpoint, entries: Mapping[tuple[str, int], int]) -> None:
+        self.context.fs.write_file(self.path, checkpoints.pack_offsets(entries), sync=False)
 
-    def plainly(self: LogDir, name: str, offsets: dict) -> None:
-        atomic = self._fs.write_atomic
-        self._fs.write_atomic = lambda path, data: self._fs.write_file(path, data, sync=False)  # type: ignore[method-assign]
-        try:
-            write_offsets(self, name, offsets)
-        finally:
-            self._fs.write_atomic = atomic  # type: ignore[method-assign]
-
-    patch.setattr(LogDir, "write_offsets", plainly)
+    patch.setattr(OffsetCheckpoint, "write", plainly)
 
 
 def old_checkpoints_outlive_a_topic(patch: Patch) -> None:
-    patch.setattr(LogDir, "_forget_offsets", lambda self, topic, partition: None)
+    patch.setattr(Checkpoints, "forget", lambda self, keys: None)
 
 
 def half_made_topics_stay(patch: Patch) -> None:
-    patch.setattr(Partitions, "finish_creations", lambda self: None)
+    patch.setattr(Opening, "finish_creations", lambda self: None)
 
 
 def holes_below_the_start_stay(patch: Patch) -> None:
@@ -216,7 +195,7 @@ def test_a_failed_sync_is_final() -> None:
 
 
 def test_trusting_the_index_is_caught(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(chunks, "_meet", lambda file, start: Peek(0, 0, start.last_offset, 0))
+    monkeypatch.setattr(chunks, "meet", lambda file, start: Peek(0, 0, start.last_offset, 0))
     monkeypatch.setattr(chunks, "_begins_with", lambda *arguments: True)
     with pytest.raises((HistoryError, StratalogError)):
         damage.wrong_index()
@@ -237,6 +216,7 @@ def test_cutting_below_the_synced_end_is_caught(monkeypatch: Patch) -> None:
         "_trusted",
         lambda self, segments, tail: SyncedEnd(segments[0].base_offset, 0, segments[0].base_offset),
     )
+    monkeypatch.setattr(_Recovery, "_known_synced", lambda self, tail: 0)
     with pytest.raises(HistoryError, match="cut below its synced end"):
         damage.flipped_record(sealed=False)
 
@@ -261,7 +241,7 @@ def test_forgetting_a_failed_sync_is_caught(monkeypatch: Patch) -> None:
     wait = Syncer.wait
 
     def forgetful(self: Syncer, offset: int, **options) -> None:
-        self._failure = None
+        self.failure = None
         wait(self, offset, **options)
 
     monkeypatch.setattr(Syncer, "wait", forgetful)

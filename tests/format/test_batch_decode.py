@@ -93,7 +93,7 @@ def test_broken_records(body: bytes, count: int, reason: str) -> None:
         lambda: batch.decode_records(data, scan, topic="t", partition=0),
         lambda: batch.decode_arrow(data, scan, topic="t", partition=0),
         lambda: batch.decode_keys(data, scan),
-        lambda: batch.validate(data, max_bytes=1 << 20),
+        lambda: batch.validate(bytearray(data), max_bytes=1 << 20),
     ):
         with pytest.raises(CorruptionError, match=reason) as caught:
             work()
@@ -105,7 +105,7 @@ def test_counts_are_checked_before_memory_is_asked_for() -> None:
     inner = bytes(
         batch.encode_records([Record(b"v")], base_offset=0, leader_epoch=0, now_ms=0, max_bytes=999)[0].data
     )
-    packed = bytearray(batch.recompress(inner, batch.scan(inner), 0, 4))
+    packed = batch.with_codec(inner, 4, None)
     struct.pack_into(">i", packed, 57, 2**31 - 1)
     struct.pack_into(">i", packed, 23, 2**31 - 1)
     struct.pack_into(">I", packed, 17, kernel.crc32c(memoryview(packed)[21:]))
@@ -231,10 +231,11 @@ def test_a_scan_of_another_buffer_is_survived() -> None:
             work(b"", scan, topic="t", partition=0)
 
 
-def test_recompress() -> None:
+def test_batches_in_the_codec_a_topic_demands() -> None:
     log, records = some_log([0, 1, 2, 3, 4])
-    scan = batch.scan(log)
     for codec in range(5):
-        again = b"".join(batch.recompress(log, scan, i, codec) for i in range(scan.n))
+        info = batch.validate(bytearray(log), max_bytes=1 << 20, codec=codec)
+        info.place(0, 0, False, -1)
+        again = bytes(info.data)
         assert {header.codec for header in batch.scan(again, expect=0)} == {codec}
         assert decode(again) == records

@@ -100,9 +100,6 @@ def test_every_segment(path: Path) -> None:
             assert header.min_timestamp == min(time for time in inside if time is not None)
             assert header.max_timestamp >= max(time for time in inside if time is not None)
         whole = data[header.position : header.position + header.size]
-        assert (
-            batch.recompress(data, scan, scan.find_offset(header.base_offset), header.codec)[:8] == whole[:8]
-        )
         if header.codec or header.is_control or header.timestamp_type or header.has_delete_horizon:
             continue
         if header.count != header.last_offset - header.base_offset + 1:

@@ -79,6 +79,19 @@ def test_every_cut_is_partial() -> None:
         assert scan.needed == (len(data) if size >= 61 else 61)
 
 
+def test_headers_of_batches_that_go_on_behind_the_buffer() -> None:
+    log = encode(3) + encode(40, 3)
+    second = len(encode(3))
+    scan = batch.scan(log[: second + 61], expect=0, reach=len(log))
+    assert (scan.n, scan.end, scan.stop, scan.last_offset) == (2, len(log), Stop.END, 42)
+    assert (scan.span(0), scan.span(1)) == ((0, second, 2), (second, len(log), 42))
+    cut = batch.scan(log[: second + 60], expect=0, reach=len(log))
+    assert (cut.n, cut.end, cut.stop, cut.needed) == (1, second, Stop.PARTIAL, 61)
+    past = batch.scan(log[: second + 61], expect=0, reach=len(log) - 1)
+    assert (past.n, past.end, past.stop, past.needed) == (1, second, Stop.PARTIAL, len(log) - second)
+    assert past.reason == f"the batch needs {len(log) - second} bytes, 61 are left"
+
+
 def test_every_bit_of_a_batch() -> None:
     """The CRC or a check catches each flip, but for offsets and epoch, which lie outside it."""
     data = encode(2, 5)
@@ -198,28 +211,28 @@ def test_index_entries_always_fit(sizes: list[int], interval: int) -> None:
     assert entries == [entry for entry in single if entry]
 
 
-def test_assign() -> None:
+def test_place() -> None:
     log = encode(3) + encode(2)
-    scan = batch.validate(log, max_bytes=1 << 20)
-    crcs = [header.crc for header in scan]
-    assert batch.assign(log, scan, base_offset=100, leader_epoch=9) == 105
+    info = batch.validate(log, max_bytes=1 << 20)
+    crcs = [header.crc for header in batch.headers(info)]
+    assert info.place(100, 9, False, -1) == 105
     again = batch.scan(log, expect=100)
     assert [header.leader_epoch for header in again] == [9, 9]
     assert [header.crc for header in again] == crcs  # nothing under the CRC changed
-    assert [h[:10] for h in again] == [h[:10] for h in scan]
-    assert batch.assign(log, scan, base_offset=7, leader_epoch=1, log_append_time_ms=77) == 12
+    assert [h[:10] for h in again] == [h[:10] for h in batch.headers(info)]
+    assert info.place(7, 1, True, 77) == 12
     again = batch.scan(log, expect=7)
     assert [h.timestamp_type for h in again] == [1, 1]
-    assert again.max_timestamp == scan.max_timestamp == 77
+    assert again.max_timestamp == 77
     assert {record.timestamp for record in batch.decode_records(log, again, topic="t", partition=0)} == {77}
 
 
 def test_a_lying_max_timestamp_is_corrected() -> None:
     data = patched(encode(3), ">q", 35, 10**15)
     with_error = patched(encode(3), ">q", 35, 5)
-    scan = batch.validate(data, max_bytes=1 << 20)
-    assert scan.max_timestamp == scan.header(0).max_timestamp == 1002
-    batch.assign(data, scan, base_offset=0, leader_epoch=0)
+    info = batch.validate(data, max_bytes=1 << 20)
+    assert batch.headers(info)[0].max_timestamp == 1002
+    info.place(0, 0, False, -1)
     assert batch.scan(data).max_timestamp == 1002
     with pytest.raises(CorruptionError, match="maxTimestamp"):
         batch.measure(with_error, batch.scan(with_error))
@@ -228,7 +241,7 @@ def test_a_lying_max_timestamp_is_corrected() -> None:
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
-        (b"", InvalidRecordError, "no batches"),
+        (bytearray(), InvalidRecordError, "no batches"),
         (patched(encode(3), ">i", 57, 2), InvalidRecordError, "records over"),
         (patched(encode(3), ">h", 21, 0x20), InvalidRecordError, "control"),
         (patched(encode(3), ">h", 21, 8), InvalidRecordError, "LogAppendTime"),
@@ -257,8 +270,8 @@ def test_validate_sizes_and_keys() -> None:
         batch.validate(keyless, max_bytes=1 << 20, require_keys=True)
     for codec in range(1, 5):
         packed = encode(3, codec=codec)
-        scan = batch.validate(packed, max_bytes=1 << 20)
-        assert (scan.header(0).codec, scan.header(0).min_timestamp) == (codec, 1000)
+        header = batch.headers(batch.validate(packed, max_bytes=1 << 20))[0]
+        assert (header.codec, header.min_timestamp) == (codec, 1000)
         with pytest.raises(CorruptionError):
             batch.validate(packed, max_bytes=1 << 20, max_decompressed_bytes=20)
 

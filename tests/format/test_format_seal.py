@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError, UnsupportedFormat
 from stratalog.format import seal
+from stratalog.format.identity import PartitionId
 from stratalog.format.seal import Seal, SealBlock, SealBuilder
 from stratalog.kernel import crc32c, crc32c_combine
 
@@ -161,7 +163,7 @@ def with_crc(body: bytes) -> bytes:
 
 def test_a_newer_version_is_not_damage() -> None:
     body = bytearray(sample()[:-4])
-    body[9] = 2
+    body[9] = 3
     with pytest.raises(UnsupportedFormat):
         seal.parse(with_crc(bytes(body)))
 
@@ -206,3 +208,34 @@ def test_small_batches_cost_one_joined_checksum_a_block(monkeypatch: pytest.Monk
     built = builder.build()
     assert built.crc == crc32c(bytes(130 * 20_000))
     assert len(calls) == len(built.blocks)
+
+
+def first_version(data: bytes) -> bytes:
+    """The same seal as version 1 wrote it: without the last three fields of the header."""
+    body = data[:-4]
+    header = bytearray(body[: seal.FIRST_HEADER_SIZE])
+    header[9] = 1
+    return with_crc(bytes(header) + body[seal.HEADER_SIZE :])
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_a_seal_of_the_first_version_keeps_its_word(cleaned: bool) -> None:
+    builder = SealBuilder(500)
+    Batches(random.Random(1), 8).feed(builder)
+    value = builder.build(cleaned=cleaned, owner=PartitionId(b"t" * 16, 3), base_offset=500)
+    old = seal.parse(first_version(seal.pack(value)))
+    assert old == replace(value, owner=PartitionId(), base_offset=-1)
+    assert old.contiguous
+    assert old.cleaned is cleaned
+    assert not old.stranger(PartitionId(b"t" * 16, 3), 500)
+    assert "offset 500" in old.stranger(PartitionId(b"t" * 16, 3), 400), "a contiguous one begins at its base"
+
+
+def test_a_seal_names_its_segment() -> None:
+    mine = PartitionId(b"t" * 16, 3)
+    value = SealBuilder(500).build(owner=mine, base_offset=500)
+    assert seal.parse(seal.pack(value)) == value
+    assert not value.stranger(mine, 500)
+    assert not value.stranger(PartitionId(bytes(16), 3), 500), "a topic without an id"
+    for owner, base in ((PartitionId(b"u" * 16, 3), 500), (PartitionId(b"t" * 16, 4), 500), (mine, 501)):
+        assert value.stranger(owner, base)

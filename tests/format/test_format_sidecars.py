@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from stratalog.errors import CorruptionError, FormatError, UnsupportedFormat
 from stratalog.format import producer_snapshot, settings, tail, txn_index
+from stratalog.format.identity import PartitionId
 from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.settings import Settings, TopicSettings
 from stratalog.format.tail import Tail
@@ -35,7 +36,15 @@ count = st.integers(0, (1 << 63) - 1)
 
 # -- tail
 
-tails = st.builds(Tail, st.integers(0, (1 << 64) - 1), count, count, count, count, st.integers(0, 7))
+uint32 = st.integers(0, (1 << 32) - 1)
+
+
+def make_tail(generation: int, base: int, position: int, delta: int, mark: int, flags: int) -> Tail:
+    owner = PartitionId(generation.to_bytes(16, "big"), flags)
+    return Tail(generation, base, position, base + delta, mark, flags, owner)
+
+
+tails = st.builds(make_tail, st.integers(0, (1 << 64) - 1), count, uint32, uint32, count, st.integers(0, 7))
 
 
 def tail_file(*slots: Tail) -> bytes:
@@ -87,7 +96,7 @@ def test_a_slot_in_the_wrong_place_does_not_count() -> None:
 
 def test_a_newer_tail_is_not_damage() -> None:
     body = bytearray(tail.pack_slot(Tail(6, 0, 100, 10, 10))[:60])
-    body[5] = 2
+    body[5] = 3
     with pytest.raises(UnsupportedFormat):
         tail.parse(bytes(body) + struct.pack(">I", crc32c(body)) + bytes(64))
 
@@ -95,9 +104,22 @@ def test_a_newer_tail_is_not_damage() -> None:
 @given(st.binary(max_size=200))
 def test_tail_of_hostile_bytes(data: bytes) -> None:
     assert tail.parse(data) is None
-    body = b"STTL\x00\x01" + data.ljust(54, b"\0")[:54]
-    with suppress(UnsupportedFormat):
-        tail.parse(body + struct.pack(">I", crc32c(body)))
+    for version in (b"\x01", b"\x02"):
+        body = b"STTL\x00" + version + data.ljust(54, b"\0")[:54]
+        with suppress(UnsupportedFormat):
+            tail.parse(body + struct.pack(">I", crc32c(body)))
+
+
+def first_version(value: Tail) -> bytes:
+    body = struct.pack(">4sHHQqqqq12s", b"STTL", 1, value.flags, *value[:5], bytes(12))
+    return body + struct.pack(">I", crc32c(body))
+
+
+def test_a_tail_of_the_first_version_names_no_partition() -> None:
+    old, new = Tail(6, 100, 4096, 140, 139, tail.CLEAN), Tail(7, 100, 5000, 150, 150)
+    assert tail.parse(first_version(old) + bytes(64)) == old
+    assert tail.parse(first_version(old) + tail.pack_slot(new)) == new, "one of each"
+    assert old.owner.matches(PartitionId(b"x" * 16, 3)), "what is not named matches"
 
 
 # -- settings
@@ -138,7 +160,7 @@ def test_settings_are_json_for_people() -> None:
     lines = settings.pack(SETTINGS).decode().splitlines()
     content = json.loads("\n".join(lines[:-1]))
     assert content["topics"]["orders"]["config"] == {"retention.ms": "-1"}
-    assert content["version"] == 1
+    assert content["version"] == 2
     assert lines[-1].startswith("crc32c: ")
 
 
@@ -187,7 +209,7 @@ def test_settings_that_are_sealed_but_wrong(text: str) -> None:
 
 def test_newer_settings_are_not_damage() -> None:
     with pytest.raises(UnsupportedFormat):
-        settings.parse(sealed('{"version": 2, "anything": [1]}\n'))
+        settings.parse(sealed('{"version": 3, "anything": [1]}\n'))
 
 
 def test_the_newest_settings_win() -> None:

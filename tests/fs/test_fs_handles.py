@@ -310,7 +310,7 @@ def test_threads_hammer_it(tmp_path: Path) -> None:
     stats = cache.stats()
     assert stats.pinned == 0
     assert stats.open <= 10
-    assert cache._taken == stats.open
+    assert cache._taken() == stats.open
     cache.close()
     assert cache.stats().open == 0
     assert open_descriptors() == before

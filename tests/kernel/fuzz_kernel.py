@@ -177,6 +177,12 @@ class Drive:
         at = self.rng.randrange(size + 1)
         rows = array("q", bytes(8 * WIDTH * 2))
         self.say(self.engine.scan_batches(self.source, at, size, False, True, rows, 0, again), rows, again)
+        headers, more = array("q", bytes(8 * WIDTH * 6)), array("q", (0, 0, 0, 0, 0, 0, 0, -1, 0))
+        reach = size + self.rng.randrange(2 * size + 1)
+        found = self.engine.scan_batches(self.source, at, size, False, False, headers, 0, more, reach)
+        self.say("headers", found, headers, more)
+        least = self.rng.randrange(-1, reach + 1)
+        self.say("rows", [self.engine.find_row(headers, found, column, least) for column in (0, 3)])
         return table, n
 
     def over(self, table: array[int], n: int) -> None:
@@ -194,28 +200,17 @@ class Drive:
             if out[4]:  # the bytes stand for a decompressed batch, right or wrong
                 row, body = first - 1, rng.choice((0, 61, len(self.source), len(self.source) + 1))
             self.decode(table, row, first, body, skip)
-        for strict in (False, True):
-            for row in range(n):
-                state = array("q", bytes(64))
-                rows = table[:]
-                body = rng.choice((-1, -1, -1, 0, 61))
-                end = row + 1 if body >= 0 else n
-                code = answer(
-                    engine.walk_records, self.source, rows, row, end, body, strict, rng.random() < 0.1, state
-                )
-                self.say("walk", code, state, rows)
+        for row in range(n):
+            state = array("q", bytes(64))
+            rows = table[:]
+            body = rng.choice((-1, -1, -1, 0, 61))
+            end = row + 1 if body >= 0 else n
+            code = answer(engine.walk_records, self.source, rows, row, end, body, state)
+            self.say("walk", code, state, rows)
         state = array("q", (0, -1, -1))
         entries = array("q", bytes(32 * n))
         self.say("index", answer(engine.index_batches, table, n, 100, 7, state, entries), state, entries)
         self.compact(table, n)
-        target = block(self.source)
-        rows = table[:]
-        self.say(
-            "assign",
-            answer(engine.assign_offsets, target, rows, n, 77, 1, rng.random() < 0.5, 9),
-            target,
-            rows,
-        )
 
     def compact(self, table: array[int], n: int) -> None:
         """Keys collected, then the batches filtered, with room for all of it, for some or for none."""
@@ -299,6 +294,73 @@ class Drive:
             self.say("hashes", n, hashes, kept)
 
 
+def drive_produce(engine: Any, log: bytes | bytearray, rng: random.Random) -> list[Any]:
+    """Batches as a client sends them, whole or mutated: checked, admitted, placed, written, remembered."""
+    said: list[Any] = []
+    info = engine.AppendInfo()
+    producers: dict[int, Any] = {}
+    open_txns: dict[int, int] = {}
+    ledger = engine.Ledger(0, 0, 0)
+    ledger.roll_bytes, ledger.interval_bytes = rng.choice((200, 5000, 2**62)), 100
+    ledger.sums = engine.BlockSums(0, 0)
+    written = bytearray()
+
+    def pwrite(data: Any, position: int) -> None:
+        assert position == len(written)
+        written.extend(data)
+
+    good = bytearray()
+    for _ in range(rng.choice((1, 1, 2, 12))):
+        sequence, attributes = rng.choice((-1, 0, 1, 2**31 - 1)), rng.choice((0, 0, 0, 0x10, 1, 4))
+        part = bytearray()
+        size, *_ = engine.encode_tuples(
+            *(part, some_records(rng), 0, 7, 1 << 20, rng.randrange(9), 0, attributes),
+            *(rng.choice((-1, 7, 8)), rng.choice((0, 0, 1)), sequence),
+        )
+        good += part[:size]
+    oldest, newest = rng.choice(((-(2**63), 2**63 - 1), (0, 2**50)))
+    for data in (good, log, good):
+        target = block(data)
+        client, keyed = rng.random() < 0.7, rng.random() < 0.1
+        code = answer(info.check, target, rng.choice((100, 1 << 20)), keyed, client, oldest, newest)
+        said.append((code, info.n, info.size, info.compressed, info.producers, info.batch_index))
+        said.append((info.record_index, info.position, info.number))
+        rows = [info.header(row) for row in range(info.n)]
+        outside = rng.choice(((0, len(data) + 1, 0, 0), (-1, 61, 0, 0), (len(data) - 60, 61, 0, 0)))
+        for row, header in enumerate(rows):
+            if header[6] & 7:
+                body = block(data[rng.choice((0, header[0] + 61)) : header[0] + header[1]])
+                code = code or answer(info.walk, row, body)
+        said += [
+            code,
+            rows,
+            answer(info.walk, info.n, b"x"),
+            answer(info.replace, target, [outside] * info.n),
+        ]
+        if code != 0:
+            continue
+        admitted = answer(info.admit, producers, client)
+        said.append((admitted, info.batch_index, info.base_offset, info.last_offset, info.timestamp))
+        if admitted != 0:
+            continue
+        said.append(info.place(ledger.next_offset, 3, rng.random() < 0.3, 9))
+        forced = False
+        while info.row < info.n:
+            first = info.row
+            due = info.write(ledger, pwrite, 5, forced)
+            forced = due < 0
+            while due > 0:
+                said.append((due, info.last_offset, info.timestamp))
+                due = info.account(ledger)
+            info.remember(producers, open_txns, first)
+        said.append((bytes(written), ledger.size, ledger.next_offset, ledger.max_timestamp, ledger.sums.crc))
+        assert ledger.sums.crc == kernel.crc32c(written) or ledger.size > 65536
+        said.append((open_txns, {who: (each.epoch, each.count) for who, each in producers.items()}))
+        said.append([each.last_batch() for each in producers.values()])
+    info.release()
+    return said
+
+
 def drive_encode(engine: Any, rng: random.Random) -> list[Any]:
     """Records, right and wrong, from tuples and from Arrow buffers that may lie."""
     said: list[Any] = []
@@ -375,9 +437,12 @@ def one_round(seed: int, other: Any = None) -> None:
     lies = rng.random() < 0.3 and other is None
     said = Drive(kernel, log, seed).run(lies)
     encoded = drive_encode(kernel, random.Random(seed + 1))
+    produced = drive_produce(kernel, log, random.Random(seed + 2))
     if other is not None:
         assert said == Drive(other, log, seed).run(lies), f"the kernels disagree on seed {seed}"
         assert encoded == drive_encode(other, random.Random(seed + 1)), f"the kernels disagree on seed {seed}"
+        again = drive_produce(other, log, random.Random(seed + 2))
+        assert produced == again, f"the kernels disagree on seed {seed}"
 
 
 def main() -> int:

@@ -108,7 +108,9 @@ def main() -> None:
     full = log_of(records, 1000)
     reading("full", full)
     reading("one-record", log_of(records, 1))
-    line("validate, full", best(lambda: batch.validate(full, max_bytes=1 << 20)), RECORDS, len(full))
+    line(
+        "validate, full", best(lambda: batch.validate(bytearray(full), max_bytes=1 << 20)), RECORDS, len(full)
+    )
 
     def encode(source: list[Record]) -> None:
         row = 0

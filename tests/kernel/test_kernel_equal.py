@@ -131,6 +131,22 @@ def test_things_changed_while_encoded(engine: Any, change: str) -> None:
             engine.encode_tuples(*args)
 
 
+def test_one_module_that_was_not_built_makes_all_of_them_interpreted() -> None:
+    """Compiled modules call each other in C, so the two forms cannot be mixed."""
+    program = """
+from pathlib import Path
+there = Path.exists
+Path.exists = lambda self: there(self) and not (self.name.startswith("_produce.") and self.suffix != ".py")
+from stratalog import kernel
+print(kernel.compiled, kernel.AppendInfo().n, kernel.crc32c(b"123456789") == 0xE3069283)
+"""
+    env = {name: value for name, value in os.environ.items() if name != "STRATALOG_PURE"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "0", "True"]
+
+
 @pytest.mark.parametrize("pure", ["0", "1"])
 def test_the_choice_of_kernel(pure: str) -> None:
     """STRATALOG_PURE=1 runs interpreted, without Cython's package and without leaving a fake one behind."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from array import array
 from typing import Any
 
 import crc32c as package
@@ -63,6 +65,19 @@ def test_murmur2_is_kafkas(engine: Any, key: bytes, hashed: int) -> None:
 def test_hash64_is_xxh64(key: bytes) -> None:
     assert kernel.hash64(key) == xxhash.xxh64_intdigest(key) == plain_kernel().hash64(key)
     assert kernel.murmur2(key) == plain_kernel().murmur2(key)
+
+
+@given(st.binary(max_size=100), st.integers(0, 2**63 - 1))
+def test_key_row_is_hash_and_offset(key: bytes, offset: int) -> None:
+    row = struct.pack("=QQ", xxhash.xxh64_intdigest(key), offset)
+    assert kernel.key_row(key, offset) == row == plain_kernel().key_row(key, offset)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**63 - 1)), max_size=40))
+def test_key_rows_are_rows_in_order(rows: list[tuple[int, int]]) -> None:
+    hashes, offsets = array("Q", [each[0] for each in rows]), array("q", [each[1] for each in rows])
+    packed = b"".join(struct.pack("=QQ", *each) for each in rows)
+    assert kernel.key_rows(hashes, offsets) == packed == plain_kernel().key_rows(hashes, offsets)
 
 
 def test_hash64_of_a_long_key(engine: Any) -> None:

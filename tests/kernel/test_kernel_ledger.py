@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.kernel import IN_DOUBT, crc32c, encode_one, loader
 from stratalog.kernel import _ledger as current
-from stratalog.kernel import crc32c, encode_one, loader
 
 INTERPRETED = loader.interpreted("_hash", "_encode", "_ledger")["_ledger"]
 
@@ -81,6 +81,10 @@ def append_all(module: ModuleType, rows: list[tuple[Any, Any, Any, int]], interv
         due = ledger.append_one(pwrite, value, key, headers, timestamp, 3, timestamp % 2, 5, 150)
         seen.append((due, ledger.size, ledger.next_offset, ledger.last_position, ledger.max_timestamp))
         assert due >= 0 or len(log) == ledger.size
+        assert ledger.in_doubt == (due >= 0)
+        if due >= 0:
+            assert ledger.append_one(pwrite, b"", None, (), 0, 3, 0, 5, 150) == IN_DOUBT
+        ledger.in_doubt = False
     return [*seen, bytes(log), sums.crc, sums.end]
 
 

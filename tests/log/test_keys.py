@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections import defaultdict
 
@@ -12,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from stratalog.log.keys import ActiveKeyIndex, _arrow_sorted, _plain_sorted
 
+row = struct.Struct("=QQ").pack
 HASHES = st.one_of(st.sampled_from([0, 1, 1024, 2**64 - 1, 1 << 63]), st.integers(0, 2**64 - 1))
 
 
@@ -25,7 +27,7 @@ def test_empty() -> None:
 def test_grows_past_its_first_table() -> None:
     index = ActiveKeyIndex()
     for offset in range(20_000):
-        index.add(offset * 0x9E3779B97F4A7C15 % 2**64, offset)
+        index.add_row(row(offset * 0x9E3779B97F4A7C15 % 2**64, offset))
         if offset in (0, 1500, 1501, 9000):
             assert index.lookup(offset * 0x9E3779B97F4A7C15 % 2**64) == [offset]
     for offset in range(0, 20_000, 37):
@@ -37,7 +39,7 @@ def test_newest_first_is_lazy_and_untroubled_by_later_appends() -> None:
     index.extend(array("Q", [5, 6, 5]), array("q", [10, 11, 12]))
     found = index.newest_first(5)
     assert next(found) == 12
-    index.add(5, 13)
+    index.add_row(row(5, 13))
     assert index.lookup(5) == [10, 12, 13]
     assert list(found) == [10]
 
@@ -79,7 +81,7 @@ class KeyIndexMachine(RuleBasedStateMachine):
     @rule(hash64=HASHES, gap=st.integers(0, 3))
     def add(self, hash64: int, gap: int) -> None:
         self.next_offset += gap
-        self.index.add(hash64, self.next_offset)
+        self.index.add_row(row(hash64, self.next_offset))
         self.model[hash64].append(self.next_offset)
         self.next_offset += 1
 

@@ -53,6 +53,7 @@ def drop_damaged(fs: MemoryFileSystem) -> None:
 def crash(fs: MemoryFileSystem) -> None:
     """A kill when nothing was known to be synced: all of the log must be looked at again."""
     fs.remove("/data/.kafka_cleanshutdown")
+    fs.remove("/data/recovery-point-offset-checkpoint")
     slots = tails.pack_slot(Tail(2, 0, 0, 0, 0, tails.READ_PAST_HIGH_WATERMARK))
     fs.write_file(f"{DIRECTORY}/stratalog.tail", slots, sync=True)
 

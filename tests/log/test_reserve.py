@@ -79,7 +79,7 @@ def test_no_append_fails_because_of_the_hint(
     tmp_path: Path, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(active, "RESERVE_FROM_BYTES", 100_000)
-    fs = FailingFileSystem(RealFileSystem(), [Fault(operation, "*t-0*", errno.ENOSPC)])
+    fs = FailingFileSystem(RealFileSystem(), [Fault(operation, f"{tmp_path}/d/t-0*", errno.ENOSPC)])
     with opened(tmp_path / "d", fs) as store:
         fill(store, 10)
         store.topic("t").roll()

@@ -229,10 +229,13 @@ def test_a_damaged_snapshot(fs: MemoryFileSystem) -> None:
     assert (damage.path, damage.derived) == (path, True)
 
 
-def test_what_lies_past_the_readable_end_is_not_judged(fs: MemoryFileSystem) -> None:
+def test_what_lies_past_the_readable_end_is_judged_after_a_clean_stop_only(fs: MemoryFileSystem) -> None:
     size = len(fs.read_file(log(ACTIVE)))
     overwrite(fs, log(ACTIVE), size, b"half a batch")
-    assert verify(fs).ok
+    [damage] = verify(fs).damages
+    assert (damage.path, damage.start, damage.end) == (log(ACTIVE), size, size + 12)
+    fs.remove("/data/.kafka_cleanshutdown")
+    assert verify(fs).ok, "a torn tail, or a writer at work"
 
 
 def test_damage_below_the_synced_end_of_the_last_segment(fs: MemoryFileSystem) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stratalog.errors import CorruptionError
 from stratalog.log.names import SEGMENT_KINDS, FileName, Kind, file_name, parse_file
-from stratalog.log.view import Action, Delete, DirectoryView, Rename, SyncDir, after, agree, view_of
+from stratalog.log.view import Action, Delete, DirectoryView, Rename, SyncDir, after, agreed, view_of
 
 KINDS: tuple[Kind, ...] = SEGMENT_KINDS
 
@@ -215,15 +215,26 @@ def test_what_cannot_be_read_is_said_not_guessed() -> None:
 
 def test_agreement_of_listings() -> None:
     still = {**files(0), **files(10), "leader-epoch-checkpoint": 1}
-    assert agree(still, dict(still))
-    assert agree({}, {})
-    assert agree(still, {**still, file_name(10, "log"): 99, file_name(10, "index"): 9})
-    assert agree(still, {**still, "leader-epoch-checkpoint": 2, "x.tmp": 1, file_name(0, "seal", ".tmp"): 1})
-    assert not agree(still, {**still, file_name(0, "log"): 2})
-    assert not agree(still, {**still, **files(20)})
-    assert not agree({**still, **files(20)}, still)
-    assert not agree(still, {name: size for name, size in still.items() if name != file_name(10, "index")})
-    assert not agree(still, {**still, file_name(0, "log", ".swap"): 1})
+    grown = {**still, file_name(10, "log"): 99, file_name(10, "index"): 9}
+    beside = {**still, "leader-epoch-checkpoint": 2, "x.tmp": 1, file_name(0, "seal", ".tmp"): 1}
+    for second in (still, grown, beside):
+        assert agreed(still, second) == second
+    assert agreed({}, {}) == {}
+    assert agreed(still, {**still, file_name(0, "log"): 2}) is None
+    assert agreed({**still, **files(20)}, still) is None
+    without_index = {name: size for name, size in still.items() if name != file_name(10, "index")}
+    assert agreed(still, without_index) is None
+    assert agreed(still, {**still, file_name(0, "log", ".swap"): 1}) is None
+    assert agreed(still, {**still, file_name(10, "log", ".swap"): 1}) is None
+    assert agreed({}, files(0)) is None
+
+
+def test_a_roll_between_two_listings_is_no_contradiction() -> None:
+    before = {**files(0), **files(10)}
+    after_it = {**files(0), **files(10, kinds=KINDS), file_name(10, "log"): 99}
+    known = {**before, file_name(10, "log"): 99}
+    assert agreed(before, {**after_it, **files(20), **files(40)}) == known
+    assert agreed({**before, **files(40)}, {**after_it, **files(20), **files(40)}) is None  # 20 was missed
 
 
 # -- a replacement, stopped anywhere ------------------------------------------------------------------

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from deltalake import DeltaTable
 
 import stratalog
 from stratalog import Record
+from stratalog.spark.pipelines.lake.iceberg import catalog_of
 
 DAY_MS = 86_400_000
 NEW_YEAR_MS = 1_767_225_600_000
@@ -58,11 +60,32 @@ def log_rows(path: Path | str, topics: Iterable[str] = ("orders", "clicks.v1")) 
     return table_rows(pa.concat_tables(tables))
 
 
+def delta_rows(output: Path | str, **options: Any) -> list[Row]:
+    """Every row of a Delta table, as delta-rs and Arrow read it, each in its date's partition."""
+    return table_rows(_dated(DeltaTable(str(output), **options).to_pyarrow_table()))
+
+
+def iceberg_rows(output: Path | str) -> list[Row]:
+    """Every row of the Iceberg table in the output's own catalog."""
+    return table_rows(catalog_of(str(output), None).load_table("stratalog.records").scan().to_arrow())
+
+
 def parquet_rows(output: Path | str) -> list[Row]:
-    """Every row of a Parquet output, as readers of the directory see it, each in its date's place."""
-    table = ds.dataset(str(output), format="parquet", partitioning="hive").to_table()
-    assert pc.all(pc.equal(pc.strftime(table["timestamp"], "%Y-%m-%d"), table["date"])).as_py()
-    return table_rows(table)
+    """Every row of plain Parquet files, as readers of the directory see it, each in its date's place."""
+    return table_rows(_dated(ds.dataset(str(output), format="parquet", partitioning="hive").to_table()))
+
+
+READERS: dict[str, Callable[[Path], list[Row]]] = {
+    "delta": delta_rows,
+    "iceberg": iceberg_rows,
+    "parquet": parquet_rows,
+}
+
+
+def _dated(table: pa.Table) -> pa.Table:
+    days = pc.strftime(table["timestamp"], "%Y-%m-%d")
+    assert pc.all(pc.equal(days, table["date"].cast(pa.string()))).as_py() is not False
+    return table
 
 
 def table_rows(table: pa.Table) -> list[Row]:

@@ -50,7 +50,7 @@ pytestmark = pytest.mark.timeout(1500)
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("cluster") / "log"
     with stratalog.open(where, {"log.segment.bytes": 1 << 20}) as store:
-        for name in ("in", "out", "twice"):
+        for name in ("in", "out", "twice", "again", "once-more"):
             store.create_topic(name, 2)
         records = [Record(b"%07d" % at + b"." * 40, b"%d" % (at % 97)) for at in range(ROWS)]
         for begin in range(0, ROWS, 100):
@@ -145,13 +145,19 @@ def test_a_speculative_twin_wins_and_nothing_is_there_twice(
 ) -> None:
     wait_until(lambda: len(cluster.executors()) == 2)
     rows = 80_000
-    answer = driver.ask("write", topic="twice", rows=rows, slow_s=SLOW_S)
-    notes = sorted(each.name.split("-")[2] for each in driver.noise.parent.glob("attempt-*"))
-    assert notes == ["0", "1"], "the slow attempt got no twin"
+    for topic in ("twice", "again", "once-more"):
+        answer = driver.ask("write", topic=topic, rows=rows, slow_s=SLOW_S)
+        notes = {each: each.name.split("-")[2] for each in driver.noise.parent.glob("attempt-*")}
+        found = values(log, topic)
+        assert (len(found), len(set(found))) == (rows, rows)
+        assert nothing_left(log)
+        if sorted(notes.values()) == ["0", "1"]:
+            break
+        for each in notes:  # on a busy machine the twin may begin before the first attempt gets slow
+            each.unlink()
+    else:
+        pytest.fail("the slow attempt never got a twin")
     assert answer["seconds"] < SLOW_S, "the slow attempt was waited for"
-    found = values(log, "twice")
-    assert (len(found), len(set(found))) == (rows, rows)
-    assert nothing_left(log)
 
 
 @pytest.mark.long

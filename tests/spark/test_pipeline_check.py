@@ -17,11 +17,18 @@ from stratalog import Record
 from stratalog.cli.app import app
 from stratalog.errors import ConfigError
 from stratalog.spark.logs import opened
-from stratalog.spark.pipelines import measures
-from stratalog.spark.pipelines.check import check
-from stratalog.spark.pipelines.limits import Limits, Measures, judge, read_limits
-from stratalog.spark.pipelines.measures import measure_headers, measure_records, null_fields
-from stratalog.spark.pipelines.ranges import pinned, where_of
+from stratalog.spark.pipelines import check as module
+from stratalog.spark.pipelines.check import (
+    Limits,
+    Measures,
+    check,
+    judge,
+    measure_headers,
+    measure_records,
+    null_fields,
+    read_limits,
+)
+from stratalog.spark.pipelines.executors import pinned, where_of
 from stratalog.spark.planning import LogRange, cut
 from tests.spark.direct import START_MS
 
@@ -109,7 +116,7 @@ def test_lateness_does_not_depend_on_the_cuts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
 ) -> None:
     """Ranges that begin and end within batches, batches of any size, times in any order."""
-    monkeypatch.setattr(measures, "over_ranges", Here)
+    monkeypatch.setattr(module, "over_ranges", Here)
     chance = random.Random(seed)
     late = lateness = total = nulls = 0
     limits = Limits.parse({"late_after": "20s", "max_late": 0, "max_lateness": "1s", "max_null_keys": 0})
@@ -143,7 +150,7 @@ def test_lateness_does_not_depend_on_the_cuts(
 
 
 def test_a_log_that_begins_within_a_batch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(measures, "over_ranges", Here)
+    monkeypatch.setattr(module, "over_ranges", Here)
     with stratalog.open(tmp_path / "log") as store:
         topic = store.create_topic("orders", 1)
         for turn in range(3):

@@ -7,15 +7,16 @@ from typing import Any
 
 import duckdb
 import pytest
+from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table import Table
 
-from stratalog.errors import ConfigError, CorruptionError, StoreError
+from stratalog.errors import ConfigError, CorruptionError
 from stratalog.spark.logs import forget
-from stratalog.spark.pipelines import export_iceberg
+from stratalog.spark.pipelines import export as module
+from stratalog.spark.pipelines.executors import spread
 from stratalog.spark.pipelines.export import export
-from stratalog.spark.pipelines.export_iceberg import STATE, catalog_of
+from stratalog.spark.pipelines.lake.iceberg import END, IcebergOutput, catalog_of
 from stratalog.spark.pipelines.result import PipelineResult
-from stratalog.spark.pipelines.spread import spread
 from tests.spark.exports import fill, log_rows, table_rows
 from tests.spark.in_process import in_process
 
@@ -29,66 +30,26 @@ def table_at(output: Path) -> Table:
     return catalog_of(str(output), None).load_table("stratalog.records")
 
 
-def files_on_disk(output: Path) -> int:
-    return len([*output.rglob("data/*/*.parquet")])
-
-
 def test_a_table_holds_every_record_once(tmp_path: Path) -> None:
     log, output = tmp_path / "log", tmp_path / "lake"
-    fill(log, 1)
-    first = run(log, output)
-    assert first.counts["records"] == 307
-    assert run(log, output).counts["records"] == 0
-    fill(log, 2)
-    run(log, output, since="2026-01-02", until="2026-01-03")
-    run(log, output)
+    for seed in (1, 2):
+        fill(log, seed)
+        run(log, output)
     table = table_at(output)
     assert table_rows(table.scan().to_arrow()) == log_rows(log)
     assert [field.name for field in table.spec().fields] == ["topic", "date"]
     summary = table.current_snapshot().summary  # type: ignore[union-attr]
     assert summary is not None
-    assert summary[f"{STATE}.version"] == "3"
-    assert '"orders"' in str(summary[f"{STATE}.offsets"])
+    topic_id = table.properties["stratalog.topic.orders"]
+    assert summary["stratalog.run"] == table.properties["stratalog.run"]
+    assert f'"{topic_id}:2": 200' in str(summary["stratalog.ends"])
+    assert [table.properties[f"{END}{topic_id}:{number}"] for number in range(3)] == ["200"] * 3
     day = table.scan("topic = 'orders' and timestamp < '2026-01-02T00:00:00+00:00'")
     assert len({task.file.partition[1] for task in day.plan_files()}) == 1
-    count = duckdb.sql(
-        f"select count(*) from read_parquet('{output}/stratalog/records/data/*/*.parquet')"
-    ).fetchall()
-    assert count == [(len(log_rows(log)),)]
-
-
-def test_files_are_merged_and_dates_replaced(tmp_path: Path) -> None:
-    log, output = tmp_path / "log", tmp_path / "lake"
-    for seed in range(3):
-        fill(log, seed, count=30)
-        run(log, output)
-    merged = run(log, output, merge=True)
-    assert merged.counts["merged_files"] == 15
-    assert len([*table_at(output).scan().plan_files()]) == 5
-    assert table_rows(table_at(output).scan().to_arrow()) == log_rows(log)
-    replaced = run(log, output, replace=True, since="2026-01-01", until="2026-01-03", topics=["orders"])
-    assert (replaced.counts["replaced_files"], replaced.counts["files"]) == (2, 2)
-    assert table_rows(table_at(output).scan().to_arrow()) == log_rows(log)
-
-
-def test_of_two_at_once_one_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, output = tmp_path / "log", tmp_path / "lake"
-    fill(log, 3)
-    run(log, output)
-    fill(log, 4)
-
-    def meanwhile(*said: Any) -> Any:
-        written = spread(*said)
-        monkeypatch.setattr(export_iceberg, "spread", spread)
-        run(log, output)
-        return written
-
-    monkeypatch.setattr(export_iceberg, "spread", meanwhile)
-    with pytest.raises(StoreError, match="another export made commit 2 first"):
-        run(log, output)
-    assert run(log, output).counts["records"] == 0
-    assert table_rows(table_at(output).scan().to_arrow()) == log_rows(log)
-    assert files_on_disk(output) == len([*table_at(output).scan().plan_files()])
+    with duckdb.connect() as connection:
+        connection.register("records", table.scan().to_arrow())
+        count = connection.sql('select count(*), count(distinct (topic, partition, "offset")) from records')
+        assert count.fetchall() == [(len(log_rows(log)),) * 2]
 
 
 def test_a_change_by_somebody_else_is_no_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,26 +65,30 @@ def test_a_change_by_somebody_else_is_no_conflict(tmp_path: Path, monkeypatch: p
                 pass
         return spread(*said)
 
-    monkeypatch.setattr(export_iceberg, "spread", meanwhile)
+    monkeypatch.setattr(module, "spread", meanwhile)
     run(log, output)
     assert table_rows(table_at(output).scan().to_arrow()) == log_rows(log)
     assert table_at(output).properties["by"] == "hand"
 
 
-def test_what_a_dead_run_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_commit_left_in_doubt_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, output = tmp_path / "log", tmp_path / "lake"
     fill(log, 7)
-    monkeypatch.setattr(export_iceberg, "add_to", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        run(log, output)
-    assert files_on_disk(output) == 5
+    apply = IcebergOutput._apply
+
+    def lost(self: Any, change: Any) -> int:
+        apply(self, change)
+        raise CommitStateUnknownException("the answer got lost")
+
+    monkeypatch.setattr(IcebergOutput, "_apply", lost)
+    assert run(log, output).counts["records"] == 307
     monkeypatch.undo()
-    run(log, output)
-    assert files_on_disk(output) == 5
+    assert run(log, output).counts["records"] == 0
     assert table_rows(table_at(output).scan().to_arrow()) == log_rows(log)
     with table_at(output).transaction() as change:
-        change.set_properties({STATE: "{}"})
-    with pytest.raises(CorruptionError, match=STATE):
+        topic_id = table_at(output).properties["stratalog.topic.orders"]
+        change.set_properties({f"{END}{topic_id}:0": "many"})
+    with pytest.raises(CorruptionError, match="not an offset"):
         run(log, output)
 
 

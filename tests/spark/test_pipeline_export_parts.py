@@ -1,71 +1,26 @@
-"""The parts of an export by themselves: what is covered, what JSON becomes, which file a record goes to."""
+"""The parts of an export by themselves: what JSON becomes, which file a record goes to, how tasks are cut."""
 
 from __future__ import annotations
 
-import json
-import tempfile
-from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratalog.spark.pipelines import export_files
-from stratalog.spark.pipelines.export_coverage import ALWAYS, Extent, end_of, joined, missing
-from stratalog.spark.pipelines.export_files import NO_DATE, DateFiles, by_day, date_text
-from stratalog.spark.pipelines.export_json import Payload, decode
-from stratalog.spark.pipelines.export_log import DataFile, Held
-from stratalog.spark.pipelines.export_merge import merges
-from stratalog.spark.pipelines.export_tasks import Staging, tasks_of
+import stratalog
+from stratalog.spark.pipelines.export import export
+from stratalog.spark.pipelines.lake import files
+from stratalog.spark.pipelines.lake.files import NO_DATE, DateFiles, by_day, date_text
+from stratalog.spark.pipelines.lake.payload import Payload, decode
+from stratalog.spark.pipelines.lake.work import PlaceTarget, tasks_of
 from stratalog.spark.planning import LogRange
 from stratalog.spark.schema import arrow_schema
-
-bounds = st.tuples(st.integers(0, 8), st.integers(0, 8)).map(sorted)
-extents = st.builds(
-    lambda log, offsets, times: Extent("t", log, 0, *offsets, *(ALWAYS if times is None else times)),
-    st.sampled_from(["old", "new"]),
-    bounds,
-    st.none() | bounds,
-)
-
-
-def area(found: list[Extent]) -> set[tuple[str, int, int]]:
-    cells = [
-        (each.topic_id, offset, time)
-        for each in found
-        for offset, time in product(range(each.start, each.end), range(-1, 10))
-        if each.since_ms <= time < each.until_ms
-    ]
-    assert len(cells) == len(set(cells)), "something is there twice"
-    return set(cells)
-
-
-@given(extents, st.lists(extents, max_size=6))
-def test_what_is_missing_is_what_nothing_covers(wanted: Extent, others: list[Extent]) -> None:
-    covered: list[Extent] = []
-    for each in others:  # as runs do: only what is missing is added
-        covered = joined([*covered, *missing(each, covered)])
-    before = area(covered)
-    left = missing(wanted, covered)
-    assert area(left) == area([wanted]) - before
-    after = joined([*covered, *left])
-    assert area(after) == before | area([wanted])
-    assert missing(wanted, after) == []
-    assert [Extent.from_json(json.loads(json.dumps(each.to_json()))) for each in after] == after
-
-
-def test_a_log_read_in_order_is_one_extent() -> None:
-    found = joined(Extent("t", "id", 0, at, at + 10) for at in (20, 0, 10))
-    assert found == [Extent("t", "id", 0, 0, 30)]
-    assert end_of(found, ("t", "id", 0)) == 30
-    assert end_of(found, ("t", "other", 0)) is None
-    for bad in (None, [], ["t", "id", 0, 1, 2, "x", None], ["t", "id", "0", 1, 2, None, None]):
-        with pytest.raises(ValueError, match="extent|times"):
-            Extent.from_json(bad)
-
+from tests.spark.in_process import in_process
 
 PAYLOAD = Payload(
     pa.schema(
@@ -171,27 +126,31 @@ def test_days_keep_their_records_in_order(times_ms: list[int]) -> None:
     assert found == wanted
 
 
-def test_more_days_than_files_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export_files, "OPEN_FILES", 3)
-    monkeypatch.setattr(export_files, "ROW_GROUP_BYTES", 2000)
-    monkeypatch.setattr(export_files, "BUFFERED_BYTES", 4000)
+def test_more_days_than_files_may_be_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(files, "OPEN_FILES", 3)
+    monkeypatch.setattr(files, "ROW_GROUP_BYTES", 2000)
+    monkeypatch.setattr(files, "BUFFERED_BYTES", 4000)
     times_ms = [(n * 7 % 11) * DAY + n for n in range(900)] + [300_000_000_000_000]
-    with tempfile.TemporaryDirectory() as directory:
-        files = DateFiles(Staging(directory, "s"), "00000-0", "t", compression="zstd")
-        for at in range(0, len(times_ms), 50):
-            files.add(records(times_ms[at : at + 50]))
-        made = files.finish()
-        rows = []
-        for file in made:
-            table = pq.read_table(f"{directory}/{file.staged}")
-            assert table.num_rows == file.records == sum(each.records for each in file.held)
-            rows += [(each, file.date) for each in table["timestamp"].cast(pa.int64()).to_pylist()]
+    writing = DateFiles(PlaceTarget(str(tmp_path)), "00000-0", "t", compression="zstd", span=(7, 9))
+    for at in range(0, len(times_ms), 50):
+        writing.add(records(times_ms[at : at + 50]))
+    made = writing.finish()
+    rows = []
+    for file in made:
+        assert file.name.startswith(f"topic=t/date={file.date}/00000-0-")
+        table = pq.read_table(tmp_path / file.name, partitioning=None)
+        assert (table.num_rows, file.start, file.end) == (file.records, 7, 9)
+        stamps = table["timestamp"].cast(pa.int64()).to_pylist()
+        assert file.spans["timestamp"] == (min(stamps), max(stamps))
+        assert file.spans["offset"] == (min(table["offset"].to_pylist()), max(table["offset"].to_pylist()))
+        assert file.size_bytes == (tmp_path / file.name).stat().st_size
+        rows += [(each, file.date) for each in stamps]
     assert sorted(rows) == sorted((each * 1000, date_text(each // DAY)) for each in times_ms)
     assert len(made) > 12
     assert date_text(300_000_000_000_000 // DAY) == NO_DATE
 
 
-def test_tasks_and_merges_are_worth_their_while() -> None:
+def test_tasks_are_worth_their_while() -> None:
     small = [LogRange("a", partition, 0, 10, size_bytes=1 << 20) for partition in range(40)]
     large = [LogRange("b", 0, at, at + 10, size_bytes=128 << 20) for at in (0, 10)]
     tasks = tasks_of([*small, *large], 4)
@@ -199,11 +158,20 @@ def test_tasks_and_merges_are_worth_their_while() -> None:
     assert sum(len(task.ranges) for task in tasks_of(small, 4)) == 40
     assert max(len(task.ranges) for task in tasks_of(small, 4)) == 16
 
-    def file(name: str, size_bytes: int, columns: str = "") -> DataFile:
-        return DataFile(name, "t", "2026-01-01", 1, size_bytes, (Held(0, len(name), 9, 1),), columns)
 
-    files = [file(f"f{number}", 1000) for number in range(7)] + [file("big", 64 << 20), file("other", 1, "a")]
-    assert merges(files, asked=False) == []
-    [merge] = merges(files, asked=True)
-    assert {each.path for each in merge.files} == {f"f{number}" for number in range(7)}
-    assert len(merges([*files, file("f8", 1000)], asked=False)) == 1
+def test_the_date_that_no_calendar_holds(tmp_path: Path) -> None:
+    """A timestamp past the year 9999 has no date: null in Delta, Hive's own name in a directory."""
+    with stratalog.open(tmp_path / "log") as store:
+        topic = store.create_topic("t", 1, {"retention.ms": -1, "message.timestamp.after.max.ms": 2**63 - 1})
+        topic.append(b"far", timestamp=300_000_000_000_000)
+        topic.append(b"near", timestamp=1_767_225_600_000)
+        topic.roll()
+    for table in ("delta", "parquet"):
+        out = tmp_path / table
+        export(in_process(), path=str(tmp_path / "log"), output=str(out), table=table)
+        assert len([*out.rglob(f"date={NO_DATE}/*.parquet")]) == 1
+    found = DeltaTable(str(tmp_path / "delta")).to_pyarrow_dataset().to_table(columns=["value", "date"])
+    assert sorted((row["value"], row["date"] is None) for row in found.to_pylist()) == [
+        (b"far", True),
+        (b"near", False),
+    ]

@@ -8,19 +8,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
+import duckdb
 import pytest
+from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 import stratalog
 from stratalog import Record, errors, kernel
 from stratalog.cli.app import app
 from stratalog.format import batch as batches
-from stratalog.spark.pipelines import materialize as module
-from stratalog.spark.pipelines import materialize_manifest
-from stratalog.spark.pipelines.export_places import Place, place_of
-from stratalog.spark.pipelines.materialize import materialize, read
-from stratalog.spark.pipelines.materialize_manifest import NAME, Manifest, load
+from stratalog.spark.pipelines.export import export
+from stratalog.spark.pipelines.lake.delta import storage_options
+from stratalog.spark.pipelines.materialize import _Run, materialize, read
+from stratalog.spark.pipelines.result import PipelineResult
+from tests.archive.s3 import environment, new_bucket, s3_server
 from tests.spark.in_process import in_process
 
 if TYPE_CHECKING:
@@ -37,24 +38,19 @@ Row = tuple[bytes | None, int, int, int]
 """Value, partition, offset, timestamp."""
 
 
-def table(output: Path) -> dict[bytes, Row]:
-    """Every row of every Parquet file that a reader of the directory finds; no key twice."""
+def table(output: Path | str, **options: Any) -> dict[bytes, Row]:
+    """Every row of the table as delta-rs and Arrow read it; no key twice, and nothing left of the run."""
     rows: dict[bytes, Row] = {}
-    for path in sorted(output.glob("*.parquet")):
-        for row in pq.read_table(path).to_pylist():
-            assert row["key"] not in rows, row["key"]
-            stamp = int(row["timestamp"].timestamp() * 1000 + 0.5)
-            rows[row["key"]] = (row["value"], row["partition"], row["offset"], stamp)
-    named = {Path(file.name).name for file in _manifest(output).files}
-    assert {path.name for path in output.glob("*.parquet")} == named
-    assert not list(output.glob("_stratalog/staging/*"))
+    for row in DeltaTable(str(output), **options).to_pyarrow_table().to_pylist():
+        assert row["key"] not in rows, row["key"]
+        stamp = int(row["timestamp"].timestamp() * 1000 + 0.5)
+        rows[row["key"]] = (row["value"], row["partition"], row["offset"], stamp)
+    assert options or not [*Path(output).glob("_changes/*")]
     return rows
 
 
-def _manifest(output: Path) -> Manifest:
-    manifest = load(place_of(str(output))).manifest
-    assert manifest is not None
-    return manifest
+def version(output: Path) -> int:
+    return DeltaTable(str(output)).version()
 
 
 class Truth:
@@ -154,13 +150,10 @@ def test_step_by_step_is_the_same_as_at_once(seed: int, tmp_path: Path) -> None:
             )
             assert table(tmp_path / "out") == truth.latest(), (seed, step, result)
             assert result.counts["keys"] == len(truth.latest())
-            by = _manifest(tmp_path / "out").mode
-            assert by == ("key" if anywhere or (seed % 3 == 2 and step >= 3) else "partition")
             if rng.random() < 0.5:
                 store.compact("t", force=True)
         once = materialize(spark, path=str(tmp_path / "log"), topic="t", output=str(tmp_path / "once"))
         assert table(tmp_path / "once") == table(tmp_path / "out")
-        assert once.details["by"] == _manifest(tmp_path / "out").mode
         again = materialize(spark, path=str(tmp_path / "log"), topic="t", output=str(tmp_path / "once"))
         assert again.counts["records"] == 0
         assert again.details["version"] == once.details["version"]
@@ -180,18 +173,15 @@ def test_only_what_is_new_is_read_and_more_keys_than_memory_take_more_steps(tmp_
         }
         first = materialize(spark, **arguments)
         assert first.counts == {**first.counts, "records": 10_000, "keys": 10_000, "tombstones": 0}
-        before = {file.name for file in _manifest(out).files}
         lonely = b"k7"
         partition = kernel.partition_for_key(lonely, 2)
         topic.append_many([Record(b"new", lonely), Record(None, b"k%d" % _beside(partition))])
         second = materialize(spark, **arguments)
         assert second.counts == {**second.counts, "records": 2, "keys": 9_999, "tombstones": 1}
-        kept = before & {file.name for file in _manifest(out).files}
-        assert len(kept) == len(before) - 1, "the other partition's file stays"
         assert table(out)[lonely][0] == b"new"
         # As of an offset of the past, and back.
         past = materialize(spark, **arguments, as_of_offset={partition: 100})
-        assert "read again from its start" in past.notes[0]
+        assert f"everything is read again: t-{partition}: it is to end at offset 100" in past.notes[0]
         truth = Truth(topic)
         truth.look()
         ends = {partition: 100, 1 - partition: topic.log_end_offset(1 - partition)}
@@ -204,7 +194,7 @@ def _beside(partition: int) -> int:
     return next(key for key in range(8, 100) if kernel.partition_for_key(b"k%d" % key, 2) == partition)
 
 
-def test_a_run_that_dies_anywhere_leaves_the_old_table_or_the_new_one(
+def test_a_run_that_dies_at_its_commit_leaves_the_old_table_or_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, out, spark = tmp_path / "log", tmp_path / "out", in_process()
@@ -213,48 +203,94 @@ def test_a_run_that_dies_anywhere_leaves_the_old_table_or_the_new_one(
     def die(*args: object) -> None:
         raise KeyboardInterrupt
 
-    def die_after_commit(place: Place, manifest: Manifest) -> None:
-        if manifest == old:
-            materialize_manifest.settle(place, manifest)
-        else:
-            raise KeyboardInterrupt
-
-    old: Manifest | None = None
     with stratalog.open(path) as store:
         topic = store.create_topic("t", 2)
-        for step in range(4):
+        for step in range(8):
             topic.append_many([Record(b"%d" % step, b"k%d" % (key * (step + 1) % 50)) for key in range(40)])
-            old = None if step == 0 else _manifest(out)
+            topic.append_many([Record(None, b"k%d" % step)])
+            full = step in (4, 5)
+            old = table(out) if step else {}
             with monkeypatch.context() as patched:
-                if step % 2:
-                    patched.setattr(module, "commit", die)
-                else:
-                    patched.setattr(module, "settle", die_after_commit)
+                if step % 2:  # everything is written, and dead before the commit
+                    patched.setattr(_Run, "_commit", die)
+                else:  # dead after it
+                    patched.setattr(_Run, "_durable", die)
                 with pytest.raises(KeyboardInterrupt):
-                    materialize(spark, **arguments)
-            if step % 2:
-                assert _manifest(out) == old
-            else:  # it counts; whoever comes next brings the files into place
-                assert _manifest(out) != old
-            materialize(spark, **arguments)
+                    materialize(spark, **arguments, full=full)
             truth = Truth(topic)
             truth.look()
+            assert table(out) == (old if step % 2 else truth.latest())
+            before = version(out)
+            done = materialize(spark, **arguments)
             assert table(out) == truth.latest()
-        # Another run at the same time: one of the two is refused and changes nothing.
-        topic.append_many([Record(b"last", b"k1")])
-        with monkeypatch.context() as patched:
-            real = materialize_manifest.commit
+            assert (done.counts["records"] == 0) == (version(out) == before) == (step % 2 == 0)
 
-            def beaten(objects: Any, stored: Any, made: Any) -> None:
-                patched.setattr(module, "commit", real)
-                materialize(spark, **arguments)
-                real(objects, stored, made)
 
-            patched.setattr(module, "commit", beaten)
-            with pytest.raises(errors.ConfigError, match="another run has written"):
-                materialize(spark, **arguments)
+@pytest.mark.parametrize("full", [False, True])
+def test_of_two_at_once_one_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
+    path, out, spark = tmp_path / "log", tmp_path / "out", in_process()
+    arguments: dict[str, Any] = {"path": str(path), "topic": "t", "output": str(out), "full": full}
+    with stratalog.open(path) as store:
+        topic = store.create_topic("t", 2)
+        topic.append_many([Record(b"%d" % key, b"k%d" % key) for key in range(40)])
+        materialize(spark, **arguments)
+        topic.append_many([Record(b"new", b"k%d" % key) for key in range(0, 40, 3)])
+        real = _Run._commit
+        inner: list[PipelineResult] = []
+
+        def beaten(run: Any) -> Any:
+            monkeypatch.setattr(_Run, "_commit", real)
+            topic.append_many([Record(None, b"k1"), Record(b"late", b"k2")])
+            inner.append(materialize(spark, **arguments))
+            return real(run)
+
+        monkeypatch.setattr(_Run, "_commit", beaten)
+        outer = materialize(spark, **arguments)
+        truth = Truth(topic)
         truth.look()
         assert table(out) == truth.latest()
+        assert inner[0].counts["records"] > 0
+        assert (outer.counts["records"] > 0) == full, "it starts over and finds nothing to do, unless told to"
+        if not full:
+            files = {Path(each).name for each in DeltaTable(str(out)).file_uris()}
+            assert files <= {each.name for each in out.glob("*.parquet")}
+
+
+def test_keys_in_several_partitions(tmp_path: Path) -> None:
+    """A record replaces its own partition's row, and another partition's when it is not older."""
+    path, out, spark = tmp_path / "log", tmp_path / "out", in_process()
+    arguments: dict[str, Any] = {"path": str(path), "topic": "t", "output": str(out)}
+    with stratalog.open(path) as store:
+        topic = store.create_topic("t", 2, {"retention.ms": -1})
+
+        def put(partition: int, value: bytes | None, at_ms: int) -> dict[bytes, bytes | None]:
+            topic.append(value, b"k", (), at_ms, partition=partition)
+            materialize(spark, **arguments)
+            return {key: row[0] for key, row in table(out).items()}
+
+        assert put(0, b"a", 1000) == {b"k": b"a"}
+        assert put(1, b"older", 900) == {b"k": b"a"}
+        assert put(1, b"same time", 1000) == {b"k": b"same time"}
+        assert put(0, b"lower partition", 1000) == {b"k": b"same time"}
+        assert put(1, b"clock set back", 500) == {b"k": b"clock set back"}
+        assert put(0, None, 400) == {b"k": b"clock set back"}
+        assert put(0, None, 600) == {}
+        assert put(1, b"again", 700) == {b"k": b"again"}
+
+
+def test_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, spark = tmp_path / "log", in_process()
+    with s3_server() as endpoint, stratalog.open(path) as store:
+        for name, value in environment(endpoint).items():
+            monkeypatch.setenv(name, value)
+        out = f"{new_bucket(endpoint)}/users"
+        topic = store.create_topic("t", 2)
+        truth = Truth(topic)
+        for step in range(3):
+            topic.append_many(some(random.Random(step), range(30), 1_700_000_000_000 + step * 1000))
+            truth.look()
+            materialize(spark, path=str(path), topic="t", output=out, full=step == 2)
+            assert table(out, storage_options=storage_options(out)) == truth.latest()
 
 
 def test_what_cannot_be_is_told(tmp_path: Path) -> None:
@@ -265,23 +301,22 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
         store.create_topic("u", 1)
         topic.append_many([Record(b"v", b"k%d" % key, (), 1000 + key) for key in range(20)])
         materialize(spark, **arguments)
-        with pytest.raises(errors.ConfigError, match="full=True to begin anew"):
+        with pytest.raises(errors.ConfigError, match="table of another topic.*to begin anew"):
             materialize(spark, **{**arguments, "topic": "u"})
         with pytest.raises(errors.ConfigError, match="takes one for each"):
             materialize(spark, **arguments, as_of_offset=3)
         with pytest.raises(errors.OffsetOutOfRangeError, match="as of offset 99"):
             materialize(spark, **arguments, as_of_offset={0: 99})
-        with pytest.raises(errors.ConfigError, match="takes auto, partition or key"):
-            materialize(spark, **{**arguments, "by": "topic"})
         timed = materialize(spark, **arguments, as_of_time="1970-01-01T00:00:01.010Z")
         assert sorted(table(out)) == sorted(b"k%d" % key for key in range(10))
         assert timed.counts["keys"] == 10
         materialize(spark, **arguments)
-        (out / "_stratalog" / NAME).write_bytes(b"{}")
-        with pytest.raises(errors.CorruptionError, match="not the manifest"):
-            materialize(spark, **arguments)
-        (out / "_stratalog" / NAME).rename(out / "_stratalog" / "commit.json")
-        with pytest.raises(errors.ConfigError, match="another pipeline writes there"):
+        store.topic("t").roll()
+        export(spark, path=str(path), output=str(tmp_path / "exported"))
+        with pytest.raises(errors.ConfigError, match="another Delta table"):
+            materialize(spark, **{**arguments, "output": str(tmp_path / "exported")})
+        (out / "_delta_log" / f"{version(out):020d}.json").write_bytes(b"{")
+        with pytest.raises(errors.StorageError, match="out"):
             materialize(spark, **arguments)
         with pytest.raises(errors.ConfigError, match="no materialized table"):
             read(spark, str(tmp_path / "nothing"))
@@ -321,12 +356,13 @@ def test_on_spark_from_the_archive_too(spark: SparkSession, tmp_path: Path) -> N
                 spark, **arguments, output=str(tmp_path / "out"), progress=lambda *each: told.append(each)
             )
             assert told
-            assert result.details["by"] == ("key" if step == 2 else "partition")
             wanted = {key: row[0] for key, row in truth.latest().items()}
-            for frame in (read(spark, str(tmp_path / "out")), spark.read.parquet(str(tmp_path / "out"))):
-                rows = frame.select("key", "value").collect()
-                assert {bytes(row[0]): bytes(row[1]) for row in rows} == wanted
-                assert len(rows) == len(wanted)
+            rows = read(spark, str(tmp_path / "out")).select("key", "value", "headers").collect()
+            assert {bytes(row[0]): bytes(row[1]) for row in rows} == wanted
+            assert len(rows) == len(wanted)
+            with duckdb.connect() as connection:
+                connection.register("users", DeltaTable(str(tmp_path / "out")).to_pyarrow_dataset())
+                assert dict(connection.execute("select key, value from users").fetchall()) == wanted
     words = [
         "pipeline",
         "materialize",
@@ -340,7 +376,5 @@ def test_on_spark_from_the_archive_too(spark: SparkSession, tmp_path: Path) -> N
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout)["counts"] == {**result.counts, "records": 0, "tombstones": 0}
     assert CliRunner().invoke(app, [*words, "--as-of-offset", "x:y"]).exit_code == 2
-    alone = materialize(
-        spark, archive=str(tmp_path / "cold"), topic="t", output=str(tmp_path / "archived"), by="key"
-    )
+    alone = materialize(spark, archive=str(tmp_path / "cold"), topic="t", output=str(tmp_path / "archived"))
     assert alone.counts["keys"]

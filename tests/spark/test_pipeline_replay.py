@@ -14,8 +14,7 @@ import stratalog
 from stratalog import Record
 from stratalog.errors import ConfigError
 from stratalog.spark.pipelines.commits import Commit
-from stratalog.spark.pipelines.replay import replay
-from stratalog.spark.pipelines.replay_plan import Extent, Plan
+from stratalog.spark.pipelines.replay import Extent, Plan, replay
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,17 +18,19 @@ from stratalog.cli.app import app
 from stratalog.cli.pipelines.stats import hot_keys_table, partitions_table, topics_table
 from stratalog.errors import InvalidArgumentError, UnknownTopicError
 from stratalog.spark.logs import opened
-from stratalog.spark.pipelines.census import CountKeys, FindKeys, hashes
-from stratalog.spark.pipelines.headers import (
+from stratalog.spark.pipelines.executors import pinned, where_of
+from stratalog.spark.pipelines.stats import (
     DAY_MS,
     HOUR_MS,
     MINUTE_MS,
     CountHeaders,
+    CountKeys,
+    FindKeys,
     Headers,
+    hashes,
+    stats,
     window_for,
 )
-from stratalog.spark.pipelines.ranges import pinned, where_of
-from stratalog.spark.pipelines.stats import stats
 from stratalog.spark.planning import cut
 from tests.spark.direct import START_MS, fill
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import stratalog
 from stratalog import Record
 from stratalog.errors import OffsetOutOfRangeError, UnknownPartitionError
+from stratalog.spark import reading
 from stratalog.spark.logs import forget
 from stratalog.spark.planning import LogRange
 from tests.spark.direct import START_MS, append, fill, offsets, read, reader, rows
@@ -205,6 +206,27 @@ def test_a_segment_that_goes_while_it_is_read(tmp_path: Path, caplog: pytest.Log
                 rest = [at for batch in batches for at in batch.column("offset").to_pylist()]
                 assert rest[-1] == 11999
                 assert "data loss: orders-0: offsets" in caplog.text
+
+
+@pytest.mark.parametrize("said", ["true", "false"])
+def test_segments_that_go_between_two_steps_of_a_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, said: str
+) -> None:
+    """No file is found gone: the next step lists segments of which the first ones are missing."""
+    monkeypatch.setattr(reading, "STEP_BYTES", 1)
+    fill(tmp_path / "log", segments=4, records=10)
+    made, _ = reader(tmp_path / "log", subscribe="orders", failOnDataLoss=said)
+    batches = made.read(made.partitions()[0])
+    assert next(batches).column("offset").to_pylist() == list(range(10))
+    with stratalog.open(tmp_path / "log") as store:
+        store.topic("orders").delete_records(0, 30)
+    list(made.read(LogRange("orders", 0, 35, 40)))  # which makes the view look again
+    if said == "true":
+        with pytest.raises(OffsetOutOfRangeError, match="offsets 10 to 29 are not there"):
+            list(batches)
+    else:
+        assert [at for batch in batches for at in batch.column("offset").to_pylist()] == list(range(30, 50))
+        assert "data loss: orders-0: offsets 10 to 29 are not there" in caplog.text
 
 
 def test_a_topic_that_goes_while_it_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

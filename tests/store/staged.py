@@ -56,7 +56,7 @@ def values(store: stratalog.Store, topic: str, partition: int = 0) -> list[bytes
 def staged_files(store: stratalog.Store) -> list[str]:
     """Everything that lies in a staging directory, the directories too."""
     fs, found = store._partitions.context.fs, []
-    for each in store._partitions.dirs:
+    for each in store._partitions.dirs.all:
         root = staging.root_of(each.path)
         if fs.exists(root):
             found.append(root)

@@ -182,7 +182,7 @@ def test_a_topic_deleted_while_a_round_plans_is_left_out() -> None:
     for name in ("a", "b"):
         fill(life.topic(name, retention_segments=1), 3)
     lifecycle = life.store._lifecycle
-    writers = lifecycle.writers(None)
+    writers = lifecycle.views(None)
     entry, writer = next(writers)
     life.store.delete_topic("a")
     with pytest.raises((errors.UnknownTopicError, FileNotFoundError)):

@@ -5,19 +5,20 @@ Whatever was acknowledged is there afterwards, verify finds nothing, and no file
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import stratalog
 from stratalog import Record
-from stratalog.errors import DiskFullError
+from stratalog.errors import DiskFullError, SyncFailedError
+from stratalog.fs import FailingFileSystem, Fault, MemoryFileSystem
 from stratalog.log.names import PARTITION_FILES, parse_file
 from stratalog.store.store import Store
 from stratalog.testing import ManualClock
@@ -163,8 +164,7 @@ def test_stopping_without_room(disk: SmallDisk, pages: int) -> None:
     fill_up(topic, acknowledged)
     topic.flush()
     disk.leave(pages)
-    with suppress(DiskFullError):
-        store.close()
+    store.close()  # all is durable: what could not be written only makes the next open quick
     # Nothing is held any more, and the next one serves what is there even now.
     with stratalog.open(disk.log, fs=disk.fs, read_only=True) as beside:
         assert values(beside.topic("t")) == acknowledged
@@ -172,9 +172,30 @@ def test_stopping_without_room(disk: SmallDisk, pages: int) -> None:
     check_sound(disk, acknowledged)
 
 
+def test_stopping_without_room_tells_a_failed_sync() -> None:
+    """No room for the files of a clean stop, and the records cannot be synced: that is what is raised."""
+    failing = FailingFileSystem(MemoryFileSystem())
+    store = stratalog.open("/log", fs=failing, background=False)
+    store.create_topic("t").append(b"0")
+    failing.inject(Fault("pwrite", error=errno.ENOSPC))
+    failing.inject(Fault("sync", "*.log"))
+    with pytest.raises(SyncFailedError, match="t-0"):
+        store.close()
+
+
+def test_no_store_is_open_without_its_lock() -> None:
+    failing = FailingFileSystem(MemoryFileSystem())
+    with stratalog.open("/log", fs=failing, background=False) as store:
+        store.create_topic("t")
+    failing.inject(Fault("lock", error=errno.ENOSPC))
+    with pytest.raises(DiskFullError, match=r"\.lock"):
+        stratalog.open("/log", fs=failing, background=False)
+
+
 KILLED = """
 import os, sys, stratalog
-from stratalog.errors import DiskFullError
+from stratalog.errors import DiskFullError, SyncFailedError
+from stratalog.fs import FailingFileSystem, Fault, MemoryFileSystem
 store = stratalog.open(sys.argv[1], background=False)
 topic = store.create_topic("t", config={"segment.bytes": 60_000})
 print("ready", flush=True)

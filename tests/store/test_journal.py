@@ -332,7 +332,7 @@ def test_a_full_disk_in_the_middle_is_finished_by_the_next_try(monkeypatch: pyte
         assert not files[0].whole
         appended = [file._replace(whole=False) for file in files]
         writer = store._partitions.writer("t", 1)
-        plain, failed = writer.write, False
+        plain, failed = writer.write_batches, False
 
         def write(*arguments: Any) -> Any:
             nonlocal failed
@@ -341,7 +341,7 @@ def test_a_full_disk_in_the_middle_is_finished_by_the_next_try(monkeypatch: pyte
                 raise errors.DiskFullError("no room")
             return plain(*arguments)
 
-        monkeypatch.setattr(writer, "write", write)
+        monkeypatch.setattr(writer, "write_batches", write)
         with pytest.raises(errors.DiskFullError):
             store.commit_staged("q", 0, appended)
         store.topic("t").append(b"between", partition=1)

@@ -49,7 +49,7 @@ def staged(store: stratalog.Store, *, keyed: bool = True) -> list[StagedFile]:
 @contextmanager
 def full_after(monkeypatch: pytest.MonkeyPatch, offset: int, topic: str = "t") -> Iterator[None]:
     """A disk without room for what lies past an offset."""
-    plain = PartitionWriter.write
+    plain = PartitionWriter.write_batches
 
     def write(self: PartitionWriter, *arguments: Any) -> Any:
         if self.topic == topic and self.next_offset >= offset:
@@ -57,7 +57,7 @@ def full_after(monkeypatch: pytest.MonkeyPatch, offset: int, topic: str = "t") -
         return plain(self, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(PartitionWriter, "write", write)
+        patched.setattr(PartitionWriter, "write_batches", write)
         yield
 
 

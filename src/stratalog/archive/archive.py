@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from stratalog import locks
 from stratalog.archive import manifest as manifests
 from stratalog.archive.blocks import Blocks
 from stratalog.archive.cache import BlockCache, CacheStats
@@ -130,7 +130,7 @@ class Archive:
         self._tools = Tools(
             objects, fs, self._blocks, self._pool, store_id, self.session, options.part_bytes, **clock
         )
-        self._lock = threading.Lock()
+        self._lock = locks.lock("archive")
         self._partitions: dict[tuple[uuid.UUID, int], PartitionArchive] = {}
 
     def __enter__(self) -> Archive:

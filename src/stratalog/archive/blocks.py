@@ -6,10 +6,10 @@ that goes on where it stopped has the next few megabytes fetched meanwhile, by a
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from stratalog import locks
 from stratalog.archive.cache import BlockCache
 from stratalog.archive.objects import Objects
 
@@ -27,7 +27,7 @@ class Blocks:
         self.cache = cache
         self._objects = objects
         self._pool = pool
-        self._mutex = threading.Lock()
+        self._mutex = locks.lock("archive.blocks")
         self._coming: dict[tuple[str, int], Future[bytes]] = {}
 
     def read_into(self, key: str, size: int, position: int, buffer: memoryview) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
 from collections import OrderedDict
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from stratalog import locks
 from stratalog.errors import StorageError
 from stratalog.fs import FileSystem, Lock
 from stratalog.kernel import crc32c
@@ -55,8 +55,8 @@ class BlockCache:
 
     def __init__(self, limit_bytes: int, fs: FileSystem | None = None, directory: str = "") -> None:
         self._limit = limit_bytes
-        self._shelf: _Shelf = _Files(fs, directory) if fs is not None and directory else _Memory()
-        self._mutex = threading.Lock()
+        self._shelf = _shelf(fs, directory)
+        self._mutex = locks.lock("archive.cache")
         self._entries: OrderedDict[BlockKey, tuple[object, int]] = OrderedDict()
         self._used = self._number = self._hits = self._misses = self._evictions = 0
 
@@ -192,3 +192,11 @@ class _Files:
             self._fs.remove_tree(self._directory)
         if self._lock is not None:
             self._lock.release()
+
+
+def _shelf(fs: FileSystem | None, directory: str) -> _Shelf:
+    """Files in the directory; memory where there is none, or where nothing can be written."""
+    if fs is not None and directory:
+        with suppress(StorageError):
+            return _Files(fs, directory)
+    return _Memory()

@@ -15,11 +15,11 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from stratalog import locks
 from stratalog.archive.objects import ObjectInfo, Tagged
 from stratalog.errors import ArchiveError, StorageError, StoreLockedError
 from stratalog.fs import Buffer, FileSystem
@@ -36,7 +36,7 @@ class DirectoryObjects:
     def __init__(self, fs: FileSystem, root: str) -> None:
         self._fs = fs
         self._root = root
-        self._mutex = threading.Lock()
+        self._mutex = locks.lock("archive.directories")
         self._known_dirs: set[str] = set()
         self.url = f"file://{root}"
 

@@ -12,12 +12,12 @@ Crash policy: a put may have happened although its answer never came. The token 
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from stratalog import locks
 from stratalog.archive import manifest as manifests
 from stratalog.archive.manifest import Manifest
 from stratalog.archive.objects import Objects
@@ -50,7 +50,7 @@ class Ledger:
         self._blank = blank
         self._store_id = store_id
         self._session = session
-        self._mutex = threading.Lock()
+        self._mutex = locks.lock("archive.manifest")
         self._known: tuple[Manifest, str] | None = None
         self._fresh = False
         self._claimed = False

@@ -97,6 +97,11 @@ def open_objects(url: str, fs: FileSystem, *, timeout_ms: int = 60_000, retries:
     return open_remote(url, timeout_ms=timeout_ms, retries=retries)
 
 
+def absolute_url(url: str) -> str:
+    """Return the same place as seen from any working directory; the empty URL stays empty."""
+    return url if not url or _SCHEME.match(url) else os.path.abspath(url)
+
+
 def directory_of(url: str) -> str | None:
     """The directory that an archive's URL names; None when it is no local one."""
     scheme = _SCHEME.match(url)

@@ -14,7 +14,6 @@ names is there; what a crash leaves besides is finished by the next upload or re
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -22,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
+from stratalog import locks
 from stratalog.archive import manifest as manifests
 from stratalog.archive.blocks import Blocks
 from stratalog.archive.ledger import About, Ledger
@@ -64,7 +64,7 @@ class PartitionArchive:
         self._tools = tools
         self._objects = tools.objects
         self._key = f"{self.prefix}/{manifests.FILE_NAME}"
-        self._lock = threading.RLock()
+        self._lock = locks.rlock("archive.partition")
         self._busy: set[str] = set()
         """Folders that are being filled: nobody's yet, and not to be swept."""
         blank = (topic, topic_id, partition)

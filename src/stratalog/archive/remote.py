@@ -109,6 +109,11 @@ class RemoteObjects:
             except (failed.AlreadyExistsError, failed.PreconditionError, FileNotFoundError):
                 return None
 
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object on the store's side; FileNotFoundError when there is none."""
+        with self._errors(source):
+            self._api.copy(self._store, source, target)
+
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         with self._errors(prefix):
             for rows in self._api.list(self._store, prefix.rstrip("/") or None):

@@ -61,7 +61,7 @@ def archive(
                 client.take_over_archive(topic)
             return client.archive(topic, preview=preview, progress=report)
 
-        run_once(session, work)
+        run_once(session, work, only_looks=preview)
 
 
 @contextlib.contextmanager

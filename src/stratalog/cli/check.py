@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,12 +13,14 @@ from stratalog.cli.exit_codes import ExitCode
 from stratalog.cli.session import OptionalTopic, PartitionOption, Session, TopicArgument, command
 from stratalog.cli.topics import confirm
 from stratalog.config.units import format_bytes
+from stratalog.errors import FormatError, LogDirOfflineError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stratalog.log.damage import Damage
     from stratalog.log.repair import RepairReport
+    from stratalog.store import Topic
 
 
 class Action(enum.StrEnum):
@@ -37,7 +40,7 @@ def verify(session: Session, topic: OptionalTopic = None, partition: PartitionOp
         from stratalog.store import verify as verify_store
 
         names = store.topics() if topic is None else [topic]
-        total = sum(store.topic(name).size_bytes(partition) for name in names)
+        total = sum(_size_bytes(store.topic(name), partition) for name in names)
         done = 0
 
         def went_by(size_bytes: int) -> None:
@@ -71,6 +74,15 @@ def verify(session: Session, topic: OptionalTopic = None, partition: PartitionOp
         raise typer.Exit(ExitCode.CORRUPTION)
 
 
+def _size_bytes(topic: Topic, partition: int | None) -> int:
+    """Return the bytes to check; a partition that is offline has none."""
+    size = 0
+    for number in range(topic.partitions) if partition is None else [partition]:
+        with suppress(LogDirOfflineError, FormatError, FileNotFoundError):
+            size += topic.size_bytes(number)
+    return size
+
+
 @command
 def repair(
     session: Session,
@@ -88,11 +100,11 @@ def repair(
     dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would be done.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before records are given up.")] = False,
 ) -> None:
-    """Repair a topic: does only what it is told and says what it gave up."""
+    """Repair a topic: does only what it is told and says what it gave up (exit code 5: damage is left)."""
     with session.read() as store:
         count = store.topic(topic).partitions
     partitions = list(range(count)) if partition is None else [partition]
-    with session.change() as client:
+    with session.look_or_change(only_looks=dry_run) as client:
         done = [(each, client.repair(topic, each, action=action.value, dry_run=True)) for each in partitions]
         if not dry_run:
             if any(report.lost for _, report in done) and not yes:
@@ -103,11 +115,18 @@ def repair(
             ]
     if session.json:
         show_json([report_facts(report, topic, each, action, dry_run) for each, report in done])
-        return
-    _show_lost(done, topic, "would be given up" if dry_run else "were given up")
-    lines = [f"{topic}-{each}: {line}" for each, report in done for line in report.actions]
-    for line in lines:
-        note(line)
+    else:
+        _show_lost(done, topic, "would be given up" if dry_run else "were given up")
+        lines = [f"{topic}-{each}: {line}" for each, report in done for line in report.actions]
+        for line in lines:
+            note(line)
+    left = [damage for _, report in done for damage in report.left]
+    if left:
+        if not session.json:
+            table = damage_table(left)
+            table.footer = f"{len(left):,} damaged still; drop-damaged or truncate gives up what is lost"
+            show(table)
+        raise typer.Exit(ExitCode.CORRUPTION)
 
 
 def damage_facts(damage: Damage) -> dict[str, Any]:
@@ -134,11 +153,18 @@ def damage_table(damages: Sequence[Damage]) -> Table:
         ]
     )
     for damage in damages:
-        table.add(damage.path, f"{damage.start}-{damage.end}", _lost(damage), damage.reason)
+        table.add(damage.path, _bytes(damage), lost_offsets(damage), damage.reason)
     return table
 
 
-def _lost(damage: Damage) -> str:
+def _bytes(damage: Damage) -> str:
+    if damage.start < 0:
+        return "-"
+    return f"{damage.start}-{damage.end}" if damage.end >= 0 else f"{damage.start}-"
+
+
+def lost_offsets(damage: Damage) -> str:
+    """Return the offsets lost to a damage, for people."""
     first, last = damage.first_offset, damage.last_offset
     if first < 0 or last < first:
         return "none" if damage.derived else "unknown"
@@ -157,6 +183,7 @@ def report_facts(
         "actions": list(report.actions),
         "lost": [damage_facts(damage) for damage in report.lost],
         "lost_records": report.lost_records,
+        "left": [damage_facts(damage) for damage in report.left],
     }
 
 

@@ -37,6 +37,7 @@ def clone(
     """
     from stratalog.store import copies
 
+    session.refuse_read_only()  # the source is told of its copies
     session.require_store()
     with progress("cloning") as bar:
         report = copies.clone(session.paths, target, topics or None, config=session.config, progress=bar)
@@ -93,6 +94,7 @@ def restore(
 
     if to_time is None and not to_offset and from_archive is None:
         raise typer.BadParameter("say where to restore to: --to-time TIME or --to-offset TOPIC:PARTITION=N")
+    session.refuse_read_only()
     moment = None if to_time is None else parse_time(to_time, time.time_ns() // 1_000_000)
     source = None
     if from_archive is None:

@@ -62,9 +62,10 @@ _COMMANDS = """\
 ## Commands
 
 Besides its own options every command but `dump` has `--data DIR`, `--store-config NAME=VALUE`,
-`--json` and `--debug`. Every `pipeline` command also has `--archive URL` (the archive, beside `--data` or
-instead of it), `--master URL` (where Spark runs; `local[*]` unless given) and `--conf NAME=VALUE` (a setting
-of Spark, as often as needed).
+`--json`, `--read-only` (a command that may change a file is refused with exit code 7, as with
+`STRATALOG_READ_ONLY=1` in the environment) and `--debug`. Every `pipeline` command also has `--archive URL`
+(the archive, beside `--data` or instead of it), `--master URL` (where Spark runs; `local[*]` unless given)
+and `--conf NAME=VALUE` (a setting of Spark, as often as needed).
 """
 _COMMON = frozenset({"--help", "--data", "--store-config", "--debug", "--json"})
 _SPARK = frozenset({"--archive", "--master", "--conf"})

@@ -64,7 +64,7 @@ def erase(
     if not dry_run and not yes and keys == "-":
         raise typer.BadParameter("the keys come from stdin, so nobody can be asked: add --yes")
     count = f"{len(wanted):,} key{'' if len(wanted) == 1 else 's'}"
-    with session.change() as client:
+    with session.look_or_change(only_looks=dry_run) as client:
         if not dry_run and not yes:
             with bars() as progress:
                 found = client.erase(topic, wanted, reason=reason, dry_run=True, progress=progress)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stratalog.cli import guard
 from stratalog.cli.console import Column, Table, note, progress, show, show_json
 from stratalog.cli.copies import copies_table, show_notes
 from stratalog.cli.exit_codes import ExitCode
 from stratalog.cli.session import Session, TopicArgument, command
 from stratalog.cli.topics import ConfigOption, parse_settings
 from stratalog.config.units import format_bytes
+from stratalog.errors import FormatError, InvalidArgumentError, TopicExistsError
 
 if TYPE_CHECKING:
     from stratalog.store.copies import ExportReport, ImportReport
@@ -52,7 +55,9 @@ def export(
     session.require_store()
     with progress("exporting") as bar:
         target: Any = sys.stdout.buffer if file == "-" else file
-        report = copies.export_topic(session.paths, topic, target, config=session.config, progress=bar)
+        report = copies.export_topic(
+            session.paths, topic, target, register=session.may_change, config=session.config, progress=bar
+        )
     if session.json:
         show_json(report.to_json())
         return
@@ -60,6 +65,8 @@ def export(
         show(_offsets_table(report))
     show_notes(report.partitions)
     note(f"exported {topic} to {'stdout' if file == '-' else file}, {format_bytes(report.size_bytes)}")
+    if not session.may_change:
+        note("read-only: the store does not know of this copy, so `stratalog erase` will not name it")
 
 
 @command
@@ -86,7 +93,7 @@ def import_(
 
     source: Any = sys.stdin.buffer if file == "-" else file
     if check:
-        with progress("checking") as bar:
+        with _from_file(), progress("checking") as bar:
             found = copies.check_export(source, progress=bar)
         if session.json:
             show_json(found.to_json())
@@ -95,7 +102,10 @@ def import_(
             note(f"{found.file} is whole: {found.topic}, {format_bytes(found.size_bytes)}")
         return
     settings = parse_settings(config)
-    with session.change(create=True) as client, progress("importing") as bar:
+    if file != "-":
+        with open(file, "rb"):
+            pass  # one that is not there makes no store
+    with _naming(), _from_file(), session.change(create=True) as client, progress("importing") as bar:
         report = copies.import_topic(
             client, source, name=name, settings=settings, keep_retention=keep_retention, progress=bar
         )
@@ -122,8 +132,11 @@ def graduate(
     """
     from stratalog.store import copies
 
+    if not dry_run:
+        session.refuse_read_only()
     session.require_store()
-    with progress("reading" if dry_run else "copying") as bar:
+    looking = guard.hinting(InvalidArgumentError, "--dry-run shows all of it and changes nothing")
+    with looking, progress("reading" if dry_run else "copying") as bar:
         report = copies.graduate(
             session.paths,
             topic,
@@ -165,11 +178,31 @@ def adopt(
     from stratalog.store import copies
 
     settings = parse_settings(config)
-    with session.change(create=not dry_run) as client, progress("adopting") as bar:
+    with _naming(), ExitStack() as stack:
+        target: Any = session.paths
+        if not dry_run:
+            target = stack.enter_context(session.change(create=True))
+        elif session.exists:
+            target = stack.enter_context(session.read())
+        bar = stack.enter_context(progress("adopting"))
         report = copies.adopt(
-            client, kafka_log_dir, topic, name=name, settings=settings, dry_run=dry_run, progress=bar
+            target, kafka_log_dir, topic, name=name, settings=settings, dry_run=dry_run, progress=bar
         )
     _tell(session, report, f"{'would adopt' if dry_run else 'adopted'} {report.topic}")
+    if not session.json and report.notes:
+        note(f"`stratalog topic alter {report.topic} --config …` sets what is missing")
+
+
+def _naming() -> AbstractContextManager[None]:
+    return guard.hinting(TopicExistsError, "--name NAME brings it in under another name")
+
+
+def _from_file() -> AbstractContextManager[None]:
+    """Damage in a file that export made is nothing that verify or repair could look at."""
+    return guard.hinting(
+        FormatError,
+        "the file is damaged or cut short: export the topic again, or use another copy of the file",
+    )
 
 
 def _tell(session: Session, report: ImportReport, did: str) -> None:

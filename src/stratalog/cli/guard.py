@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from stratalog import errors
 from stratalog.cli.exit_codes import ExitCode, exit_code
+from stratalog.fs.contract import is_refusal
 
 _debug = False
 
@@ -75,7 +76,7 @@ def silence_stdout() -> None:
 
 def explain(error: BaseException) -> str:
     """What happened and, where there is one, the way out."""
-    text = str(error) or type(error).__name__
+    text = (error.message if isinstance(error, errors.StratalogError) else str(error)) or type(error).__name__
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         text = f"{error.filename}: no such file or directory"
     elif isinstance(error, OSError) and error.strerror and error.filename is not None:
@@ -84,7 +85,22 @@ def explain(error: BaseException) -> str:
     return f"{text} — {hint}" if hint else text
 
 
+@contextlib.contextmanager
+def hinting(kind: type[BaseException], hint: str) -> Iterator[None]:
+    """Give the errors of a kind a way out that fits the command better than the usual one."""
+    try:
+        yield
+    except kind as error:
+        error.add_note(hint)
+        raise
+
+
 def _way_out(error: BaseException) -> str:
+    told: list[str] = getattr(error, "__notes__", [])
+    if told:
+        return told[-1]
+    if is_refusal(error):
+        return "commands that only read work here; to write, check the mount, the owner and the mode"
     if isinstance(error, errors.OffsetOutOfRangeError):
         return (
             f"the log holds offsets {error.first} to {error.end - 1}"
@@ -110,7 +126,6 @@ def _locked(error: errors.StoreLockedError) -> str:
 _HINTS: tuple[tuple[type[BaseException], str], ...] = (
     (errors.UnknownTopicError, "`stratalog topic list` shows the topics"),
     (errors.UnknownPartitionError, "`stratalog topic describe TOPIC` shows the partitions"),
-    (errors.TopicExistsError, "`stratalog topic alter` changes its settings"),
     (errors.InvalidTopicError, "use up to 249 letters, digits, '.', '_' and '-'"),
     (errors.ConfigError, "`stratalog config` lists the settings"),
     (
@@ -133,7 +148,6 @@ _HINTS: tuple[tuple[type[BaseException], str], ...] = (
     ),
     (errors.ArchiveError, "nothing here is lost: what is not in the archive stays local; try again"),
     (errors.ControlError, "`stratalog log-dirs` shows who holds the store"),
-    (PermissionError, "check the owner and mode of the directory"),
 )
 
 

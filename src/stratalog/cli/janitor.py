@@ -1,7 +1,7 @@
 """``stratalog retain``, ``compact`` and ``janitor``: the policies carried out, or previewed.
 
-Each asks the program that holds the store, or opens it for as long as it takes. ``--watch`` opens it anew for
-every round, so that a program can take it in between.
+Each asks the program that holds the store, or opens it for as long as it takes, read-only for a preview.
+``--watch`` opens it anew for every round, so that a program can take it in between.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def retain(
             client.accept_clock()
         return client.retain(topic, preview=preview)
 
-    run_once(session, work)
+    run_once(session, work, only_looks=preview and not accept_clock)
 
 
 @command
@@ -78,7 +78,9 @@ def compact(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Whatever can be compacted, however little, without waiting for the ratios."
+            "--force",
+            help="Whatever can be compacted, however little and however fresh; only min.compaction.lag.ms "
+            "holds.",
         ),
     ] = False,
 ) -> None:
@@ -89,7 +91,7 @@ def compact(
     def work(client: AdminClient, progress: NamedProgress | None) -> LifecycleReport:
         return client.compact(topic, partition, preview=preview, force=force, progress=progress)
 
-    run_once(session, work)
+    run_once(session, work, only_looks=preview)
 
 
 @command
@@ -126,21 +128,21 @@ def janitor(
         return client.janitor(topic, preview=preview, progress=progress)
 
     if watch:
-        _watch(session, work, parse_duration_ms(every or "5m") / 1000)
+        _watch(session, work, parse_duration_ms(every or "5m") / 1000, only_looks=preview)
     else:
-        run_once(session, work)
+        run_once(session, work, only_looks=preview)
 
 
-def run_once(session: Session, work: Round) -> None:
-    """One round, told, with the exit code it deserves."""
-    report = _run(session, work)
+def run_once(session: Session, work: Round, *, only_looks: bool) -> None:
+    """One round, told, with the exit code it deserves. ``only_looks``: it changes nothing."""
+    report = _run(session, work, only_looks=only_looks)
     _tell(session, report, line=False)
     if code := outcome(report):
         raise typer.Exit(code)
 
 
-def _run(session: Session, work: Round) -> LifecycleReport:
-    with session.change() as client, bars() as progress:
+def _run(session: Session, work: Round, *, only_looks: bool) -> LifecycleReport:
+    with session.look_or_change(only_looks=only_looks) as client, bars() as progress:
         return work(client, progress)
 
 
@@ -151,7 +153,7 @@ def _tell(session: Session, report: LifecycleReport, *, line: bool) -> None:
         show_report(report, _now_ms())
 
 
-def _watch(session: Session, work: Round, every_s: float) -> None:
+def _watch(session: Session, work: Round, every_s: float, *, only_looks: bool) -> None:
     """Rounds until stopped; only the first one's error ends it, later ones are told and tried again."""
     from stratalog.log.policy.clock import ClockGuard
 
@@ -165,7 +167,7 @@ def _watch(session: Session, work: Round, every_s: float) -> None:
                 note(f"no round now: {clock.paused}")
             else:
                 try:
-                    _tell(session, _run(session, work), line=True)
+                    _tell(session, _run(session, work, only_looks=only_looks), line=True)
                 except (StratalogError, OSError) as error:
                     if not began or isinstance(error, BrokenPipeError):
                         raise

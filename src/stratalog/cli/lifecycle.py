@@ -28,7 +28,7 @@ def lifecycle(session: Session, topic: OptionalTopic = None) -> None:
 
     A partition that stays past due, or whose deleted files stay, leaks.
     """
-    with session.change() as client:
+    with session.look() as client:
         numbers = client.lifecycle()
     if topic is not None:
         numbers = [each for each in numbers if each.topic == topic]

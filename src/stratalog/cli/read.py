@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import os
 import sys
 import time
@@ -12,7 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stratalog.cli.check import damage_facts, lost_offsets
 from stratalog.cli.console import is_terminal
+from stratalog.cli.exit_codes import ExitCode
+from stratalog.cli.guard import complain
 from stratalog.cli.positions import Position, parse_position
 from stratalog.cli.reading import Reading
 from stratalog.cli.record_format import Render, compile_format, json_line, people_line, value_line
@@ -21,6 +25,7 @@ from stratalog.errors import NotFoundError, UnknownPartitionError
 from stratalog.model import Record
 
 if TYPE_CHECKING:
+    from stratalog.log.damage import Damage
     from stratalog.store import Topic
 
 
@@ -74,7 +79,11 @@ def read(
         Isolation, typer.Option("--isolation", help="read_committed hides aborted and open transactions.")
     ] = Isolation.READ_UNCOMMITTED,
     skip_damaged: Annotated[
-        bool, typer.Option("--skip-damaged", help="Go on behind damaged data instead of stopping there.")
+        bool,
+        typer.Option(
+            "--skip-damaged",
+            help="Go on behind damaged data instead of stopping there; what was skipped is named on stderr.",
+        ),
     ] = False,
 ) -> None:
     """Print records: the values, one a line, in a pipe; with offset, time and key on a terminal.
@@ -98,14 +107,30 @@ def read(
         partitions = _partitions(found, partition)
         if len(partitions) > 1 and "offset" in (start.kind, end.kind):
             raise typer.BadParameter(f"an offset needs --partition: {topic} has {len(partitions)}")
-        reading = Reading(found, partitions, start, end, isolation.value, skip_damaged)
+        skipped: list[Damage] = []
+        reading = Reading(
+            found, partitions, start, end, isolation.value, skipped.append if skip_damaged else False
+        )
         if key is not None:
             records = reading.of_key(key.encode("utf-8", "surrogateescape"), last=last)
         else:
             records = reading.follow() if follow else reading.records()
         count = _print(records if limit is None else islice(records, limit), render, at_once=follow)
+    if skipped:
+        for damage in skipped:
+            _name_skipped(damage, session.json)
+        raise typer.Exit(ExitCode.UNFINISHED)
     if key is not None and not count and limit != 0:
         raise NotFoundError(f"no record with the key {key} in {topic}")
+
+
+def _name_skipped(damage: Damage, as_json: bool) -> None:
+    """Name a range that was skipped, on stderr: stdout holds records only."""
+    if as_json:
+        print(json.dumps({"skipped": damage_facts(damage)}), file=sys.stderr)
+    else:
+        where = f"{damage.path} at bytes {damage.start} to {damage.end}"
+        complain(f"skipped {where}, offsets lost: {lost_offsets(damage)} ({damage.reason})")
 
 
 def _renderer(text: str | None, as_json: bool) -> Render:

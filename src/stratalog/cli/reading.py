@@ -13,6 +13,7 @@ from stratalog.cli.positions import Position
 from stratalog.model import Record
 
 if TYPE_CHECKING:
+    from stratalog.log.reader import SkipDamaged
     from stratalog.store import Topic
 
 POLL_S = 0.1
@@ -28,7 +29,7 @@ class Reading:
     start: Position
     end: Position
     isolation: str
-    skip_damaged: bool = False
+    skip_damaged: SkipDamaged = False
 
     def records(self) -> Iterator[Record]:
         """Everything between the two positions, several partitions merged by time."""

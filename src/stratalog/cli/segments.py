@@ -150,7 +150,10 @@ def log_dirs(session: Session) -> None:
             "" if each.free_bytes is None else format_bytes(each.free_bytes),
             "nobody" if holder is None else f"process {holder.get('pid', 'unknown')}",
         )
-    table.footer = "; ".join(f"{each.path}: {each.offline}" for each, _ in found if each.offline)
+    reasons = [f"{each.path}: {each.offline}" for each, _ in found if each.offline]
+    table.footer = "; ".join(
+        [*reasons, *(why for each, _ in found for why in each.offline_partitions.values())]
+    )
     show(table)
 
 
@@ -163,6 +166,7 @@ def _dir_facts(each: LogDirInfo, holder: dict[str, object] | None) -> dict[str, 
         "segments": each.segments,
         "size_bytes": each.size_bytes,
         "free_bytes": each.free_bytes,
+        "offline_partitions": each.offline_partitions,
         "held": holder is not None,
         "holder_pid": None if holder is None else holder.get("pid"),
     }

@@ -1,7 +1,8 @@
 """One run of a command: which store, which form of output, and the two ways in.
 
 ``Session.read()`` opens the store read-only, ``Session.change()`` gives the store itself or, when another
-process holds it, a line to that process. ``@command`` adds the options every command has.
+process holds it, a line to that process. ``Session.look()`` gives either for previews and numbers, and
+nothing is written. ``@command`` adds the options every command has.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,13 +19,14 @@ import typer
 
 from stratalog.cli import guard
 from stratalog.config import BrokerConfig
-from stratalog.errors import ConfigError, NotFoundError
+from stratalog.errors import ConfigError, NotFoundError, ReadOnlyError
 
 if TYPE_CHECKING:
     from stratalog.store import AdminClient, Store
 
 ENVIRONMENT = "STRATALOG_DATA"
 CONFIG_ENVIRONMENT = "STRATALOG_CONFIG"
+READ_ONLY_ENVIRONMENT = "STRATALOG_READ_ONLY"
 
 DataOption = Annotated[
     list[str] | None,
@@ -48,6 +50,14 @@ StoreConfigOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout instead of text.")]
+ReadOnlyOption = Annotated[
+    bool,
+    typer.Option(
+        "--read-only",
+        help="Refuse whatever would change a file, or ask a running program to (exit code 7); or "
+        f"${READ_ONLY_ENVIRONMENT}=1.",
+    ),
+]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -58,6 +68,7 @@ class Session:
     given: tuple[str, ...] = ()
     json: bool = False
     settings: tuple[str, ...] = ()
+    read_only: bool = False
 
     @property
     def paths(self) -> list[str]:
@@ -90,7 +101,7 @@ class Session:
 
     def _kept(self) -> BrokerConfig:
         from stratalog.fs import RealFileSystem
-        from stratalog.store.remembering import remembered
+        from stratalog.store.settings import remembered
 
         return remembered(RealFileSystem(), self.paths)
 
@@ -109,28 +120,62 @@ class Session:
 
         A holder has settings of its own and cannot be given others.
         """
+        self.refuse_read_only()
         if not create:
             self.require_store()
         from stratalog.store import connect
 
         with connect(self.paths, self.config, create=create, remember=False) as connection:
-            if self.settings and connection.remote:
-                raise typer.BadParameter(
-                    f"process {connection.pid} holds the store and has its own settings: leave it out",
-                    param_hint="--store-config",
-                )
+            self._refuse_settings(connection)
             yield connection
+
+    @contextmanager
+    def look(self) -> Iterator[AdminClient]:
+        """The store for a preview, a trial run or numbers: what its holder sees, else opened read-only."""
+        self.require_store()
+        from stratalog.store import connect
+
+        with connect(self.paths, self.config, read_only=True) as connection:
+            self._refuse_settings(connection)
+            yield connection
+
+    def look_or_change(self, *, only_looks: bool) -> AbstractContextManager[AdminClient]:
+        """`look` for what only looks, else `change`."""
+        return self.look() if only_looks else self.change()
+
+    def _refuse_settings(self, connection: AdminClient) -> None:
+        if self.settings and connection.remote:
+            raise typer.BadParameter(
+                f"process {connection.pid} holds the store and has its own settings: leave it out",
+                param_hint="--store-config",
+            )
+
+    @property
+    def may_change(self) -> bool:
+        """False when nothing may be changed: --read-only or its environment variable."""
+        return not self.read_only and os.environ.get(READ_ONLY_ENVIRONMENT, "") in ("", "0")
+
+    def refuse_read_only(self) -> None:
+        """Raise ReadOnlyError when nothing may be changed: called before anything could be."""
+        if not self.may_change:
+            raise ReadOnlyError(
+                f"this command may change files: run it without --read-only and {READ_ONLY_ENVIRONMENT}"
+            )
+
+    @property
+    def exists(self) -> bool:
+        """True when there is a store, or a part of it: one of several directories may be missing."""
+        from stratalog.fs import RealFileSystem
+
+        return any(map(RealFileSystem().exists, self.paths))
 
     def require_store(self) -> None:
         """A mistyped path is told, not made."""
-        from stratalog.fs import RealFileSystem
-
-        filesystem = RealFileSystem()
-        for path in self.paths:
-            if not filesystem.exists(path):
-                raise NotFoundError(
-                    f"no store at {path} — `stratalog topic create NAME --data {path}` makes one"
-                )
+        paths = self.paths
+        if not self.exists:
+            raise NotFoundError(
+                f"no store at {paths[0]} — `stratalog topic create NAME --data {paths[0]}` makes one"
+            )
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -150,12 +195,13 @@ def _common(function: Callable[..., None], *, with_json: bool) -> Callable[..., 
         data: list[str] | None = None,
         store_config: list[str] | None = None,
         json: bool = False,
+        read_only: bool = False,
         debug: bool = False,
         **rest: Any,
     ) -> None:
         guard.set_debug(debug)
         parent = _GLOBAL.get("data") or ()
-        function(Session(tuple(data or parent), json, tuple(store_config or ())), **rest)
+        function(Session(tuple(data or parent), json, tuple(store_config or ()), read_only), **rest)
 
     # The parser reads the signature with annotations already resolved.
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
@@ -166,6 +212,7 @@ def _common(function: Callable[..., None], *, with_json: bool) -> Callable[..., 
     ]
     if with_json:
         common.append(("json", JsonOption, False))
+    common.append(("read_only", ReadOnlyOption, False))
     common.append(("debug", DebugOption, False))
     parameters = [parameter.replace(kind=keyword) for parameter in own]
     parameters += [inspect.Parameter(n, keyword, default=d, annotation=a) for n, a, d in common]

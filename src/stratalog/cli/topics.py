@@ -13,7 +13,7 @@ from stratalog.cli.session import Session, TopicArgument, command, complete_topi
 from stratalog.cli.settings import entries_table
 from stratalog.config import PROFILE, PROFILES, SETTINGS, check_names, parse_overrides
 from stratalog.config.units import format_bytes
-from stratalog.errors import ConfigError, NotFoundError, TopicExistsError
+from stratalog.errors import ConfigError, FormatError, LogDirOfflineError, NotFoundError, TopicExistsError
 
 if TYPE_CHECKING:
     from stratalog.store import Topic
@@ -91,11 +91,19 @@ def create(
 ) -> None:
     """Make a topic, and the store too when there is none."""
     settings = with_profile_name(parse_settings(config), profile)
+    if not session.exists:
+        from stratalog.store.catalog import new_topic
+
+        new_topic(name, partitions, settings, session.broker_config)
     with session.change(create=True) as client:
         try:
             client.create_topic(name, partitions, settings)
-        except TopicExistsError:
+        except TopicExistsError as error:
             if not if_not_exists:
+                if "already exists" in str(error):
+                    error.add_note(
+                        "--if-not-exists is content with that, `stratalog topic alter` changes its settings"
+                    )
                 raise
             _told(session, {"topic": name, "created": False}, f"topic {name} is already there")
             return
@@ -122,9 +130,10 @@ def list_(session: Session) -> None:
         footer="" if facts else "no topics",
     )
     for fact in facts:
+        offline = f" ({len(fact['offline'])} offline)" if fact["offline"] else ""
         table.add(
             fact["topic"],
-            f"{fact['partitions']:,}",
+            f"{fact['partitions']:,}{offline}",
             f"{fact['offsets']:,}",
             f"{fact['segments']:,}",
             format_bytes(fact["size_bytes"]),
@@ -166,8 +175,9 @@ def describe_(session: Session, topic: TopicArgument) -> None:
             f"{row['log_end_offset']:,}",
             f"{row['segments']:,}",
             format_bytes(row["size_bytes"]),
-            row["directory"],
+            row["directory"] if row["offline"] is None else "offline",
         )
+    table.footer = "; ".join(row["offline"] for row in fact["details"] if row["offline"] is not None)
     show(table)
     if entries:
         print()
@@ -267,11 +277,25 @@ def confirm(question: str, yes: bool) -> None:
     typer.confirm(question, abort=True, err=True)
 
 
+_NOTHING = {
+    "log_start_offset": 0,
+    "log_end_offset": 0,
+    "segments": 0,
+    "size_bytes": 0,
+    "directory": "",
+}
+"""The numbers of a partition that is offline."""
+
+
 def _facts(topic: Topic) -> dict[str, Any]:
     """What is shown of a topic."""
     details: list[dict[str, Any]] = []
     for partition in range(topic.partitions):
-        segments = topic.segments(partition)
+        try:
+            segments = topic.segments(partition)
+        except (LogDirOfflineError, FormatError, FileNotFoundError) as error:
+            details.append({"partition": partition, **_NOTHING, "offline": str(error)})
+            continue
         details.append(
             {
                 "partition": partition,
@@ -281,6 +305,7 @@ def _facts(topic: Topic) -> dict[str, Any]:
                 "size_bytes": sum(segment.size_bytes for segment in segments),
                 # The active one: the first may be in the archive.
                 "directory": segments[-1].path.rpartition("/")[0] if segments else "",
+                "offline": None,
             }
         )
     return {
@@ -289,6 +314,9 @@ def _facts(topic: Topic) -> dict[str, Any]:
         "offsets": sum(row["log_end_offset"] - row["log_start_offset"] for row in details),
         "segments": sum(row["segments"] for row in details),
         "size_bytes": sum(row["size_bytes"] for row in details),
+        "offline": [
+            {"partition": row["partition"], "why": row["offline"]} for row in details if row["offline"]
+        ],
         "details": details,
     }
 

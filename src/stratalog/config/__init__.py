@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from stratalog.config.broker import BROKER_NAMES, SETTINGS, BrokerConfig
 from stratalog.config.profiles import PROFILE, PROFILES, Profile, with_profile
-from stratalog.config.settings import LONG_MAX, Setting, Synonym, canonical, parse_value
+from stratalog.config.settings import Setting, Synonym, canonical, parse_value
 from stratalog.config.topic import (
     ConfigEntry,
     TopicConfig,
+    change_lists,
     check_names,
     describe,
     parse_overrides,
     topic_config,
 )
+from stratalog.model import LONG_MAX
 
 __all__ = [
     "BROKER_NAMES",
@@ -31,6 +33,7 @@ __all__ = [
     "Synonym",
     "TopicConfig",
     "canonical",
+    "change_lists",
     "check_names",
     "describe",
     "parse_overrides",

@@ -41,6 +41,7 @@ class BrokerConfig:
         explicit: dict[str, str] = {}
         values: dict[str, Value] = {}
         rank: dict[str, int] = {}
+        named: dict[str, str] = {}
         for name, value in given.items():
             setting, order = _find(name)
             if order == 0:
@@ -51,9 +52,9 @@ class BrokerConfig:
                 explicit[name] = str(value).strip()
             key = setting.broker_name or setting.name
             if order <= rank.get(key, order):
-                values[key], rank[key] = parsed, order
+                values[key], rank[key], named[key] = parsed, order, name
         if values.get("log.retention.ms") == 0:
-            raise ConfigError("log.retention.ms=0: must be -1 (no limit) or at least 1")
+            raise ConfigError(f"{named['log.retention.ms']}=0: must be -1 (no limit) or at least 1")
         return cls(explicit, values)
 
     def get(self, name: str) -> Value:

@@ -18,13 +18,13 @@ from typing import Literal
 
 from stratalog.config.units import parse_bytes, parse_duration_ms
 from stratalog.errors import ConfigError
+from stratalog.model import LONG_MAX
 
 SettingType = Literal["int", "long", "double", "boolean", "string", "list"]
 Scope = Literal["topic", "broker"]
 Value = int | float | bool | str | tuple[str, ...]
 
 INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
 _LIMITS = {"int": (-(2**31), INT_MAX), "long": (-(2**63), LONG_MAX)}
 _WHOLE = re.compile(r"[+-]?[0-9]+\Z")
 

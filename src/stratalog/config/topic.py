@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from stratalog.config.broker import TOPIC_BY_NAME, BrokerConfig
-from stratalog.config.settings import LONG_MAX, Setting, Value, canonical, parse_value, suggest
+from stratalog.config.settings import Setting, Value, canonical, parse_value, suggest
 from stratalog.config.topic_settings import TOPIC_SETTINGS
 from stratalog.errors import ConfigError
+from stratalog.model import LONG_MAX
 
 Source = Literal["topic", "broker", "default"]
 
@@ -95,6 +96,37 @@ def topic_config(broker: BrokerConfig, overrides: Mapping[str, object] | None = 
     config = TopicConfig(**fields)
     _check_together(config)
     return config
+
+
+def change_lists(
+    value_of: Callable[[str], object],
+    append: Mapping[str, object],
+    subtract: Mapping[str, object],
+) -> dict[str, object]:
+    """Return lists with elements added and removed, as Kafka's APPEND and SUBTRACT do.
+
+    ``value_of`` tells the value in force. Adding what is there, and removing what is not, changes nothing.
+    """
+    check_names([*append, *subtract])
+    changed: dict[str, object] = {}
+    for name, elements in [*append.items(), *subtract.items()]:
+        setting = TOPIC_BY_NAME[name]
+        if setting.type != "list":
+            raise ConfigError(f"{name} is no list: append and subtract are for lists")
+        if name in changed:
+            raise ConfigError(f"{name} is given to append and to subtract")
+        given, now = _elements(parse_value(setting, elements)), _elements(value_of(name))
+        if name in append:
+            changed[name] = ",".join([*now, *(each for each in given if each not in now)])
+        else:
+            changed[name] = ",".join(each for each in now if each not in given)
+    return changed
+
+
+def _elements(value: object) -> list[str]:
+    if isinstance(value, str):
+        return [each for each in value.split(",") if each]
+    return [str(each) for each in value] if isinstance(value, Iterable) else []
 
 
 def parse_overrides(overrides: Mapping[str, object]) -> dict[str, str]:

@@ -6,7 +6,8 @@ Each row may be overridden per topic; its ``broker_name`` sets the default for e
 from __future__ import annotations
 
 from stratalog.config.profiles import NO_PROFILE, PROFILE, PROFILES
-from stratalog.config.settings import LONG_MAX, Setting, SettingType, Synonym, Value
+from stratalog.config.settings import Setting, SettingType, Synonym, Value
+from stratalog.model import LONG_MAX
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS

@@ -162,7 +162,7 @@ def _spark_summary(facts: dict[str, object]) -> list[tuple[str, str, str]]:
         (
             "Spark exports",
             seconds("export_s"),
-            f"{int(number('exported')):,} records to Parquet, written by executors, read by DuckDB here",
+            f"{int(number('exported')):,} records to a Delta table, written by executors, read with DuckDB",
         ),
         (
             "Spark itself",

@@ -51,7 +51,7 @@ class Screen:
         return [check for check in self.checks if not check.passed]
 
     def title(self, text: str, detail: str) -> None:
-        self.console.print(Text.assemble((text, "bold"), "  ", (detail, "dim")))
+        self.console.print(Text.assemble((text, "bold"), "  ", (detail, "dim")), soft_wrap=True)
 
     def step(self, text: str) -> None:
         self.console.print()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def run(screen: Screen, path: str, archive: str, work: str) -> Facts:
-    """Every Spark step in one session; ``work`` is a directory for checkpoints, Parquet and Spark's log."""
+    """Every Spark step in one session; ``work`` is a directory for checkpoints, the table and Spark's log."""
     os.makedirs(work, exist_ok=True)
     screen.step("Start Spark; count the same topic there and here")
     facts: Facts = {}
@@ -39,8 +39,8 @@ def run(screen: Screen, path: str, archive: str, work: str) -> Facts:
             facts |= streaming.stream(screen, spark, store, path, f"{work}/checkpoint")
             screen.step("Archive old segments, then join them with what is live, in one query")
             facts |= join(screen, spark, store, path, archive)
-            screen.step("Export to Parquet, and read that with DuckDB")
-            facts |= export(screen, spark, store, path, archive, f"{work}/parquet")
+            screen.step("Export to a Delta table, and read that with DuckDB")
+            facts |= export(screen, spark, store, path, archive, f"{work}/lake")
         facts["spark_tasks"] = tasks(spark)
     return facts
 
@@ -113,25 +113,23 @@ def join(screen: Screen, spark: SparkSession, store: Store, path: str, archive: 
 
 
 def export(screen: Screen, spark: SparkSession, store: Store, path: str, archive: str, output: str) -> Facts:
-    """The orders as Parquet, counted by DuckDB."""
+    """The orders as a Delta table, counted by DuckDB."""
     import duckdb
+    from deltalake import DeltaTable
 
-    from stratalog.spark.pipelines.export import export as to_parquet
+    from stratalog.spark.pipelines.export import export as to_delta
 
     topic = store.topic(TOPIC)
     for partition in range(topic.partitions):
         topic.roll(partition)
     began = time.perf_counter()
-    result = to_parquet(spark, path=path, archive=archive, topics=TOPIC, output=output)
+    result = to_delta(spark, path=path, archive=archive, topics=TOPIC, output=output)
     taken_s = time.perf_counter() - began
-    found = (
-        duckdb.connect()
-        .execute(
-            'select count(*), count(distinct (partition, "offset")), sum(octet_length(value))'
-            f" from read_parquet('{output}/topic={TOPIC}/**/*.parquet')"
-        )
-        .fetchone()
-    )
+    with duckdb.connect() as connection:
+        connection.register("orders", DeltaTable(output).to_pyarrow_dataset())
+        found = connection.execute(
+            'select count(*), count(distinct (partition, "offset")), sum(octet_length(value)) from orders'
+        ).fetchone()
     values = topic.scan(columns=["value"])
     rows = size = 0
     for batch in values:
@@ -140,7 +138,7 @@ def export(screen: Screen, spark: SparkSession, store: Store, path: str, archive
     screen.check(
         "exported",
         found is not None and tuple(found) == (rows, rows, size) and result.ok,
-        f"{rows:,} records to Parquet in {taken_s:.1f} s; DuckDB counts the same, none twice",
+        f"{rows:,} records to Delta in {taken_s:.1f} s; DuckDB counts the same, none twice",
     )
     return {"export_s": round(taken_s, 3), "exported": rows}
 

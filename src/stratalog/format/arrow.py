@@ -10,7 +10,7 @@ first needed, so that importing this module costs nothing.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -119,21 +119,59 @@ def decode_arrow(
 
     Only offsets in [lo, hi) and timestamps in [since, until); control batches and rows in ``skip`` left out.
     """
+    groups = iter_arrow(
+        buf,
+        scan,
+        first,
+        last,
+        columns=columns,
+        topic=topic,
+        partition=partition,
+        lo=lo,
+        hi=hi,
+        since=since,
+        until=until,
+        skip=skip,
+        max_bytes=max_bytes,
+    )
+    return [made for made, _ in groups if made is not None]
+
+
+def iter_arrow(
+    buf: Buffer,
+    scan: Scan,
+    first: int = 0,
+    last: int | None = None,
+    *,
+    columns: Sequence[str] = COLUMNS,
+    topic: str,
+    partition: int,
+    lo: int = 0,
+    hi: int = MAX_OFFSET,
+    since: int | None = None,
+    until: int | None = None,
+    skip: Container[int] | None = None,
+    max_bytes: int = MAX_BATCH_BYTES,
+) -> Iterator[tuple[pa.RecordBatch | None, int]]:
+    """Yield the same one at a time, each with the row after its last batch: None when it has no record.
+
+    No more is decompressed at a time than goes into one RecordBatch, and the batch that did not fit in it.
+    """
     view = as_view(buf)
     bounds = make_bounds(lo, hi, since, until)
     reader = _Reader(scan, columns, topic, partition, bounds, make_skip(scan, skip))
-    made: list[pa.RecordBatch] = []
     group: list[Run] = []
     size = 0
     for run in runs(view, scan, first, last, bounds, reader.skip, GROUP_BYTES, max_bytes):
         if group and size + run.size > GROUP_BYTES:
-            made += reader.decode(group)
+            end_row = group[-1].last
+            made = reader.decode(group)
             group, size = [], 0
+            yield made, end_row
         group.append(run)
         size += run.size
     if group:
-        made += reader.decode(group)
-    return made
+        yield reader.decode(group), group[-1].last
 
 
 class _Reader:
@@ -154,7 +192,7 @@ class _Reader:
         self.header_rows = 64
         self.header_bytes = 1024
 
-    def decode(self, group: list[Run]) -> list[pa.RecordBatch]:
+    def decode(self, group: list[Run]) -> pa.RecordBatch | None:
         size = sum(run.size for run in group)
         while True:
             blocks = _Blocks(self.want, group, min(self.header_rows, size // 2), min(self.header_bytes, size))
@@ -181,7 +219,7 @@ class _Reader:
         if code:
             raise record_error(self.scan, blocks.state)
         rows = blocks.state[8]
-        return [self._assemble(blocks, rows)] if rows else []
+        return self._assemble(blocks, rows) if rows else None
 
     def _assemble(self, blocks: _Blocks, rows: int) -> pa.RecordBatch:
         import pyarrow as pa

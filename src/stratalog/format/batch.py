@@ -1,7 +1,8 @@
 """The record batch (Kafka's RecordBatch v2): everything the log needs of it, under one name.
 
-    batch_scan     headers found, checked and tabled; index entries; offsets assigned
-    batch_decode   records, key hashes, timestamps measured, the network's checks
+    batch_scan     headers found, checked and tabled; index entries
+    batch_decode   records, key hashes, timestamps measured
+    batch_produce  ready-made batches: the network's checks, another codec
     batch_encode   records and transaction markers made into batches
     arrow          records as Arrow, and the schema
     batch_arrow    Arrow tables made into batches
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratalog.format.arrow import COLUMNS, decode_arrow, schema_for
+from stratalog.format.arrow import COLUMNS, decode_arrow, iter_arrow, schema_for
 from stratalog.format.batch_arrow import ArrowRows, encode_arrow
 from stratalog.format.batch_decode import (
     MAX_BATCH_BYTES,
@@ -21,7 +22,6 @@ from stratalog.format.batch_decode import (
     decode_keys,
     decode_records,
     measure,
-    validate,
 )
 from stratalog.format.batch_encode import (
     Encoded,
@@ -29,11 +29,11 @@ from stratalog.format.batch_encode import (
     encode_control,
     encode_one,
     encode_records,
-    recompress,
     too_large,
     whole_crc,
     with_codec,
 )
+from stratalog.format.batch_produce import headers, validate
 from stratalog.format.batch_scan import (
     HEADER_SIZE,
     LAYOUT,
@@ -44,7 +44,6 @@ from stratalog.format.batch_scan import (
     Peek,
     Scan,
     Stop,
-    assign,
     index_columns,
     index_entries,
     peek,
@@ -65,7 +64,6 @@ __all__ = [
     "Peek",
     "Scan",
     "Stop",
-    "assign",
     "batch_attributes",
     "decode_arrow",
     "decode_control",
@@ -75,11 +73,12 @@ __all__ = [
     "encode_control",
     "encode_one",
     "encode_records",
+    "headers",
     "index_columns",
     "index_entries",
+    "iter_arrow",
     "measure",
     "peek",
-    "recompress",
     "scan",
     "schema_for",
     "too_large",

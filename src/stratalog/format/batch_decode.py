@@ -1,4 +1,4 @@
-"""Batches to records: tuples, key hashes, the least timestamp, the network's checks, other codecs.
+"""Batches to records: tuples, key hashes, the least timestamp.
 
 Pure functions over a buffer and the scan that described it. Compressed batches are decompressed one at a
 time, within a bound; runs of uncompressed ones go to the kernel in one call. Whatever a batch holds, the
@@ -13,14 +13,9 @@ from collections.abc import Container, Iterator
 from typing import Literal, NamedTuple
 
 from stratalog import kernel
-from stratalog.errors import (
-    CorruptionError,
-    InvalidRecordError,
-    RecordTooLargeError,
-    UnsupportedFormat,
-)
+from stratalog.errors import CorruptionError
 from stratalog.format import codecs
-from stratalog.format.batch_scan import HEADER_SIZE, WIDTH, BatchHeader, Buffer, Scan, Stop, as_view, scan
+from stratalog.format.batch_scan import HEADER_SIZE, WIDTH, BatchHeader, Buffer, Scan, as_view, scan
 from stratalog.model import Record
 
 MAX_BATCH_BYTES = 1 << 30
@@ -29,9 +24,10 @@ MAX_BATCH_BYTES = 1 << 30
 MAX_OFFSET = 2**63 - 1
 _MIN_RECORD = 7
 _NO_SKIP = b""
+_new_tuple = tuple.__new__  # a named tuple's own costs a Python call
 _KEYS = 1 | 4  # the kernel's WANT_KEY and WANT_OFFSET
 
-_REASONS = {
+REASONS = {
     -1: "a record runs past the end of its batch",
     -2: "a varint does not end",
     -3: "invalid record length",
@@ -64,22 +60,19 @@ class Run(NamedTuple):
 def record_error(scan: Scan, state: array[int]) -> CorruptionError:
     """What the kernel's answer means."""
     position = scan.table[state[1] * WIDTH]
-    reason = _REASONS.get(state[0], f"error {state[0]}")
+    reason = REASONS.get(state[0], f"error {state[0]}")
     base = scan.table[state[1] * WIDTH + 2]
     return CorruptionError(f"batch at offset {base}, record {state[2]}: {reason}", position=position)
 
 
 def make_bounds(lo: int, hi: int, since: int | None, until: int | None) -> array[int]:
     """Half-open ranges as the kernel's inclusive ones."""
-    return array(
-        "q",
-        (
-            max(lo, 0),
-            max(-1, min(hi - 1, MAX_OFFSET)),
-            -(2**63) if since is None else max(since, -(2**63)),
-            2**63 - 1 if until is None else max(min(until - 1, 2**63 - 1), -(2**63)),
-        ),
-    )
+    if lo < 0:
+        lo = 0
+    last = hi - 1 if 0 <= hi <= MAX_OFFSET else max(-1, min(hi - 1, MAX_OFFSET))
+    oldest = -(2**63) if since is None else max(since, -(2**63))
+    newest = 2**63 - 1 if until is None else max(min(until - 1, 2**63 - 1), -(2**63))
+    return array("q", (lo, last, oldest, newest))
 
 
 def make_skip(scan: Scan, skip: Container[int] | None) -> bytes:
@@ -124,7 +117,7 @@ def runs(
             body = decompress(view, first - 1, scan, max_bytes)
             yield Run(body, first - 1, first, 0, out[2], len(body))
         else:
-            yield Run(view, row, first, -1, out[2], out[3])
+            yield _new_tuple(Run, (view, row, first, -1, out[2], out[3]))
 
 
 def decode_records(
@@ -194,8 +187,13 @@ def decode_keys(
         hashes = array("Q", bytes(8 * run.records))
         kept = array("q", bytes(8 * run.records))
         n = kernel.hash_keys(data, ends, valid, offsets, run.records, hashes, kept)
-        all_hashes.extend(hashes[:n])
-        all_offsets.extend(kept[:n])
+        if n < run.records:
+            del hashes[n:], kept[n:]
+        if all_hashes:
+            all_hashes.extend(hashes)
+            all_offsets.extend(kept)
+        else:
+            all_hashes, all_offsets = hashes, kept
     return all_hashes, all_offsets
 
 
@@ -208,99 +206,14 @@ def measure(buf: Buffer, scan: Scan, *, max_bytes: int = MAX_BATCH_BYTES) -> Non
     state = array("q", bytes(64))
     i = 0
     while i < scan.n:
-        code = kernel.walk_records(view, scan.table, i, scan.n, -1, False, False, state)
+        code = kernel.walk_records(view, scan.table, i, scan.n, -1, state)
         i = state[3]
         if not code and i < scan.n:
             body = decompress(view, i, scan, max_bytes)
-            code = kernel.walk_records(body, scan.table, i, i + 1, 0, False, False, state)
+            code = kernel.walk_records(body, scan.table, i, i + 1, 0, state)
             i += 1
         if code:
             raise record_error(scan, state)
-
-
-def validate(
-    buf: Buffer,
-    *,
-    max_bytes: int,
-    max_decompressed_bytes: int = MAX_BATCH_BYTES,
-    require_keys: bool = False,
-    client: bool = True,
-) -> Scan:
-    """Check batches from outside, to the last record; returns their scan, with true timestamps in it.
-
-    ``buf`` must hold whole batches and nothing else, each of at most ``max_bytes``. Every record is checked:
-    lengths, offset deltas 0, 1, 2 …, attributes, headers, and with ``require_keys`` the presence of a key.
-    ``client``: also what only a broker may write (control batches, LogAppendTime, delete horizons) is
-    refused. Offsets inside ``buf`` are taken as they come, since ``assign`` replaces them.
-    """
-    view = as_view(buf)
-    found = _scan_each(view)
-    table = found.table
-    state = array("q", bytes(64))
-    for i in range(found.n):
-        header = found.header(i)
-        where = f"batch {i} at byte {header.position}"
-        if header.size > max_bytes:
-            raise RecordTooLargeError(f"{where}: {header.size} bytes, more than the {max_bytes} allowed")
-        if header.count != header.last_offset - header.base_offset + 1:
-            raise InvalidRecordError(
-                f"{where}: {header.count} records over other than {header.count} offsets"
-            )
-        if client:
-            _check_client(header, where)
-        keyed = require_keys and not header.is_control
-        if header.codec:
-            body = decompress(view, i, found, max_decompressed_bytes)
-            code = kernel.walk_records(body, table, i, i + 1, 0, True, keyed, state)
-        else:
-            code = kernel.walk_records(view, table, i, i + 1, -1, True, keyed, state)
-        if code == -14:
-            raise InvalidRecordError(
-                f"{where}, record {state[2]}: a compacted topic needs a key on every record"
-            )
-        if code:
-            raise record_error(found, state)
-    found.max_timestamp = max((table[i * WIDTH + 9] for i in range(found.n)), default=-1)
-    return found
-
-
-def _check_client(header: BatchHeader, where: str) -> None:
-    if header.count == 0:
-        raise InvalidRecordError(f"{where}: no records")
-    if header.is_control:
-        raise InvalidRecordError(f"{where}: clients may not write control records")
-    if header.timestamp_type:
-        raise InvalidRecordError(f"{where}: producers may not set the timestamp type to LogAppendTime")
-    if header.has_delete_horizon:
-        raise InvalidRecordError(f"{where}: producers may not set a delete horizon")
-    if header.producer_id >= 0 and header.base_sequence < 0:
-        raise InvalidRecordError(f"{where}: producer {header.producer_id} without a sequence")
-    if header.is_transactional and header.producer_id < 0:
-        raise InvalidRecordError(f"{where}: a transaction without a producer id")
-
-
-def _scan_each(view: memoryview) -> Scan:
-    """Scan batches whose offsets need not follow one another: clients start each batch at 0."""
-    whole = scan(view)
-    position = whole.end
-    while position < len(view) and whole.stop is not Stop.UNSUPPORTED:
-        more = scan(view, position)
-        if more.n == 0:
-            whole.stop, whole.reason = more.stop, more.reason
-            break
-        whole.table.extend(more.table)
-        whole.n += more.n
-        whole.records += more.records
-        whole.has_producers |= more.has_producers
-        position = whole.end = more.end
-        whole.stop, whole.reason = more.stop, more.reason
-    if whole.stop is Stop.UNSUPPORTED:
-        raise UnsupportedFormat(f"batch {whole.n} at byte {position}: {whole.reason}")
-    if position < len(view):
-        raise CorruptionError(f"batch {whole.n}: {whole.reason}", position=position)
-    if not whole.n:
-        raise InvalidRecordError("no batches")
-    return whole
 
 
 def decode_control(buf: Buffer, header: BatchHeader) -> tuple[Literal["commit", "abort"] | None, int]:

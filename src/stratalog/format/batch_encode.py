@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from stratalog import kernel
-from stratalog.errors import CorruptionError, InvalidRecordError, RecordTooLargeError
+from stratalog.errors import InvalidRecordError, RecordTooLargeError
 from stratalog.format import codecs
-from stratalog.format.batch_decode import MAX_BATCH_BYTES, decompress
-from stratalog.format.batch_scan import HEADER_SIZE, Buffer, Scan, as_view
+from stratalog.format.batch_scan import HEADER_SIZE, Buffer
 from stratalog.model import LOG_APPEND_TIME, Record
 
 _CRC_FROM = 21
@@ -158,18 +157,3 @@ def encode_control(
         *(base_offset, leader_epoch, 0x30, producer_id, producer_epoch, -1),
     )
     return bytes(data[:size])
-
-
-def recompress(buf: Buffer, scan: Scan, i: int, codec: int, level: int | None = None) -> bytes:
-    """Batch ``i`` of a scan with its records under another codec; everything else stays."""
-    view = as_view(buf)
-    header = scan.header(i)
-    if header.position + header.size > len(view):
-        raise CorruptionError("the batch runs past the buffer", position=header.position)
-    whole = view[header.position : header.position + header.size]
-    body: memoryview | bytes = whole[HEADER_SIZE:]
-    if header.codec:
-        body = decompress(view, i, scan, MAX_BATCH_BYTES)
-    if codec:
-        body = codecs.compress(codec, body, level)
-    return bytes(replace_body(whole, body, codec))

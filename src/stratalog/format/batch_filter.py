@@ -60,6 +60,7 @@ from stratalog.format.batch_decode import MAX_BATCH_BYTES, decode_records, decom
 from stratalog.format.batch_encode import replace_body
 from stratalog.format.batch_scan import HEADER_SIZE, WIDTH, Buffer, Scan, Stop, as_view
 from stratalog.kernel import DropSet, KeyMap
+from stratalog.model import saturated
 
 __all__ = [
     "DISCARD",
@@ -79,7 +80,6 @@ KEEP_EMPTY = 1
 DISCARD = 2
 START_HORIZON = 4
 
-_MAX_INT64 = 2**63 - 1
 _DELETE_HORIZON = 0x40
 _TRANSACTIONAL_OR_CONTROL = 0x30
 _GROWTH = 10  # bytes that another timestamp delta may add to a record
@@ -221,7 +221,7 @@ def filter_batches(
     table = scan.table
     row, last = max(first, 0), scan.n if last is None else min(last, scan.n)
     batches_in = max(last - row, 0)
-    horizon_ms = -1 if delete_retention_ms is None else min(now_ms + delete_retention_ms, _MAX_INT64)
+    horizon_ms = -1 if delete_retention_ms is None else saturated(now_ms + delete_retention_ms)
     rules = (
         _mask(scan, retention, "retention"),
         keys,

@@ -1,4 +1,4 @@
-"""Record batch headers: found in a buffer, checked, tabled, indexed, assigned offsets.
+"""Record batch headers: found in a buffer, checked, tabled, indexed.
 
     byte  size  field
     0     8     baseOffset
@@ -37,6 +37,9 @@ HEADER_SIZE = 61
 MAGIC = 2
 WIDTH = 14  # numbers a batch takes in a scan's table
 MAX_SEQUENCE = 2**31 - 1
+_FIRST_ROWS = 64
+_NO_ROWS = array("q", bytes(8 * WIDTH * _FIRST_ROWS))
+_NO_INFO = array("q", (0, 0, 0, 0, 0, 0, 0, -1, 0))
 NEWEST_GUESS = 15  # a magic up to here is taken for a newer format, above it for garbage
 
 LAYOUT: tuple[tuple[str, str, int], ...] = (
@@ -54,6 +57,9 @@ LAYOUT: tuple[tuple[str, str, int], ...] = (
     ("baseSequence", "int32", 4),
     ("count", "int32", 4),
 )
+
+
+_new_tuple = tuple.__new__  # a named tuple's own costs a Python call
 
 
 class BatchHeader(NamedTuple):
@@ -117,6 +123,9 @@ class Stop(enum.Enum):
     UNSUPPORTED = "unsupported"  # an older or newer format, or an unknown codec: not damage
 
 
+_END, _PARTIAL = Stop.END, Stop.PARTIAL
+
+
 class Scan:
     """The batches a scan found, in order, as a table of numbers.
 
@@ -124,7 +133,18 @@ class Scan:
     ``end`` is if its header was in the buffer, else the size of a header.
     """
 
-    __slots__ = ("end", "has_producers", "max_timestamp", "n", "needed", "reason", "records", "stop", "table")
+    __slots__ = (
+        "_left",
+        "_reason",
+        "end",
+        "has_producers",
+        "max_timestamp",
+        "n",
+        "needed",
+        "records",
+        "stop",
+        "table",
+    )
 
     def __init__(
         self,
@@ -137,12 +157,14 @@ class Scan:
         records: int,
         max_timestamp: int,
         has_producers: bool,
+        left: int = 0,
     ) -> None:
         self.table = table
         self.n = n
         self.end = end
         self.stop = stop
-        self.reason = reason
+        self._reason = reason
+        self._left = left
         self.needed = needed
         self.records = records
         self.max_timestamp = max_timestamp
@@ -151,10 +173,22 @@ class Scan:
     def __len__(self) -> int:
         return self.n
 
+    @property
+    def reason(self) -> str:
+        """What the batch at ``end`` is like, in words."""
+        if self.stop is Stop.PARTIAL and not self._reason:
+            return f"the batch needs {self.needed} bytes, {self._left} are left"
+        return self._reason
+
+    def span(self, i: int) -> tuple[int, int, int]:
+        """Where a batch begins and ends in the buffer, and its last offset."""
+        position, size, _, last_offset = self.table[i * WIDTH : i * WIDTH + 4]
+        return position, position + size, last_offset
+
     def header(self, i: int) -> BatchHeader:
         if not 0 <= i < self.n:
             raise IndexError(f"batch {i} of {self.n}")
-        return BatchHeader._make(self.table[i * WIDTH : (i + 1) * WIDTH])
+        return _new_tuple(BatchHeader, self.table[i * WIDTH : (i + 1) * WIDTH])
 
     def __iter__(self) -> Iterator[BatchHeader]:
         for i in range(self.n):
@@ -170,24 +204,22 @@ class Scan:
         """The last batch's last offset; -1 when there is none."""
         return self.table[(self.n - 1) * WIDTH + 3] if self.n else -1
 
+    @property
+    def is_dense(self) -> bool:
+        """True when there is a record at each offset from the first batch to the last."""
+        table = self.table
+        bases, lasts, counts = table[2::WIDTH], table[3::WIDTH], table[4::WIDTH]
+        return all(
+            last - base + 1 == count for base, last, count in zip(bases, lasts, counts, strict=True)
+        ) and all(base == last + 1 for base, last in zip(bases[1:], lasts, strict=False))
+
     def find_offset(self, offset: int) -> int:
         """The first batch whose last offset is not below ``offset``; n when there is none."""
-        return self._first(3, offset)
+        return kernel.find_row(self.table, self.n, 3, offset)
 
     def find_position(self, position: int) -> int:
         """The first batch that does not begin before ``position``; n when there is none."""
-        return self._first(0, position)
-
-    def _first(self, column: int, least: int) -> int:
-        low, high = 0, self.n
-        table = self.table
-        while low < high:
-            middle = (low + high) // 2
-            if table[middle * WIDTH + column] < least:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return kernel.find_row(self.table, self.n, 0, position)
 
     def __repr__(self) -> str:
         why = f": {self.reason}" if self.reason else ""
@@ -213,7 +245,7 @@ def peek(header: Buffer) -> Peek | None:
     base_offset, length, magic, delta, max_timestamp = _PEEK.unpack_from(header)
     if magic != MAGIC or base_offset < 0 or length < HEADER_SIZE - 12 or delta < 0:
         return None
-    return Peek(base_offset, length + 12, base_offset + delta, max_timestamp)
+    return _new_tuple(Peek, (base_offset, length + 12, base_offset + delta, max_timestamp))
 
 
 def as_view(buf: Buffer) -> memoryview:
@@ -230,24 +262,29 @@ def scan(
     check_crc: bool = True,
     expect: int | None = None,
     max_batches: int = 1 << 20,
+    reach: int = -1,
 ) -> Scan:
     """Read the batches of buf[start:end] until the first that is not whole and right.
 
     With ``expect`` the first batch must have that base offset and each next one must follow without a gap;
-    without it offsets must only increase.
+    without it offsets must only increase. With ``reach`` past the end only headers are looked at: a batch may
+    go on behind the buffer, up to that position, and ``Scan.end`` then lies there, too.
     """
-    view = as_view(buf)
+    view = buf if type(buf) is bytes else as_view(buf)
+    size = len(view)
     if end is None:
-        end = len(view)
-    if not 0 <= start <= end <= len(view):
-        raise ValueError(f"range {start}:{end} outside a buffer of {len(view)} bytes")
-    rows = min(max_batches, 64, (end - start) // HEADER_SIZE + 1)
-    table = array("q", bytes(8 * WIDTH * rows))
-    info = array("q", (0, start, 0, expect or 0, 0, 0, 0, -1, 0))
+        end = size
+    if not 0 <= start <= end <= size:
+        raise ValueError(f"range {start}:{end} outside a buffer of {size} bytes")
+    rows = min(max_batches, _FIRST_ROWS, (end - start) // HEADER_SIZE + 1)
+    table = _NO_ROWS[: WIDTH * rows]
+    info = _NO_INFO[:]
+    if expect is not None:
+        info[3] = expect
     n = 0
     position = start
     while True:
-        n = kernel.scan_batches(view, position, end, check_crc, expect is not None, table, n, info)
+        n = kernel.scan_batches(view, position, end, check_crc, expect is not None, table, n, info, reach)
         position = info[1]
         if info[0] != 3 or n >= max_batches:
             break
@@ -255,17 +292,16 @@ def scan(
         rows = min(max_batches, max(2 * n, n + (end - position) // average + 64))
         table.frombytes(bytes(8 * WIDTH * (rows - n)))
     del table[n * WIDTH :]
-    stop, reason, needed = _stop(view, position, end, info)
-    return Scan(table, n, position, stop, reason, needed, info[6], info[7], info[8] > 0)
+    code, _, needed, _, _, _, records, largest, producers = info
+    stop, reason = _PARTIAL if code else _END, ""
+    if code > 1:
+        stop, reason, needed = _stop(as_view(buf), position, end, info)
+    return Scan(table, n, position, stop, reason, needed, records, largest, producers > 0, end - position)
 
 
 def _stop(view: memoryview, position: int, end: int, info: array[int]) -> tuple[Stop, str, int]:
     code, a, b = info[0], info[4], info[5]
     match code:
-        case 0:
-            return Stop.END, "", 0
-        case 1:
-            return Stop.PARTIAL, f"the batch needs {info[2]} bytes, {end - position} are left", info[2]
         case 2:
             return Stop.ZERO, "zeros from here on", 0
         case 3:
@@ -390,29 +426,3 @@ def index_columns(
     n = kernel.index_batches(table, scan.n, interval_bytes, base_position, state._numbers, out)
     del out[n * 4 :]
     return IndexColumns(out[0::4], out[1::4], out[2::4], out[3::4])
-
-
-def assign(
-    buf: bytearray | memoryview,
-    scan: Scan,
-    *,
-    base_offset: int,
-    leader_epoch: int,
-    log_append_time_ms: int | None = None,
-) -> int:
-    """Give validated batches their offsets and leader epoch, in place; returns the next offset.
-
-    With ``log_append_time_ms`` the batches become LogAppendTime. A batch whose maxTimestamp was not that of
-    its records (``validate`` found it out) is corrected. The scan is brought up to date with the bytes.
-    """
-    next_offset = kernel.assign_offsets(
-        as_view(buf),
-        scan.table,
-        scan.n,
-        base_offset,
-        leader_epoch,
-        log_append_time_ms is not None,
-        log_append_time_ms or 0,
-    )
-    scan.max_timestamp = max((scan.table[i * WIDTH + 9] for i in range(scan.n)), default=-1)
-    return next_offset

@@ -46,6 +46,7 @@ CODEC_NAMES: tuple[str, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
 DEFAULT_MAX_BYTES = 1 << 30
 DEFAULT_MAX_RATIO = 2000
 RATIO_SLACK_BYTES = 64 << 20
+KEPT_BYTES = 4 << 20
 
 # Kafka's names, ranges and defaults: compression.{gzip,lz4,zstd}.level.
 LEVELS: dict[int, tuple[int, int, int]] = {GZIP: (1, 9, -1), LZ4: (1, 17, 9), ZSTD: (-131072, 22, 3)}
@@ -130,6 +131,57 @@ def decompress(
     return _framed_decompress(codec, data, bound, limit)
 
 
+class Scratch:
+    """Memory that is decompressed into, used again and again: fresh pages cost more than most codecs do.
+
+    For one thread at a time. More than ``KEPT_BYTES`` is not kept.
+    """
+
+    __slots__ = ("_memory",)
+
+    def __init__(self) -> None:
+        self._memory = bytearray()
+
+    def decompress(
+        self,
+        codec: int,
+        data: Buffer,
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        max_ratio: int = DEFAULT_MAX_RATIO,
+    ) -> memoryview:
+        """`decompress`, with the same bounds; the result holds until the next call.
+
+        The room is what the blocks of ``data`` can make at most, known before a byte is decompressed.
+        """
+        if codec not in (LZ4, ZSTD) or not len(data):
+            return memoryview(decompress(codec, data, max_bytes=max_bytes, max_ratio=max_ratio))
+        limit = min(max_bytes, max(RATIO_SLACK_BYTES, len(data) * max_ratio))
+        bound = _lz4_bound(data) if codec == LZ4 else _zstd_bound(data)
+        room = min(bound, limit)
+        out = memoryview(self._room(room))[:room]
+        return out[: _decompress_into(codec, data, out, limit)]
+
+    def _room(self, size: int) -> bytearray:
+        if size <= len(self._memory):
+            return self._memory
+        if size > KEPT_BYTES:
+            return bytearray(size)
+        self._memory = bytearray(max(size, 64 << 10))
+        return self._memory
+
+
+def _decompress_into(codec: int, data: Buffer, out: bytearray | memoryview, limit: int) -> int:
+    """Decompress lz4 or zstd into ``out``; CorruptionError when it is wrong or does not fit."""
+    name = CODEC_NAMES[codec]
+    try:
+        return int((cramjam.lz4 if codec == LZ4 else cramjam.zstd).decompress_into(data, out))
+    except cramjam.DecompressionError as error:
+        if "write whole buffer" in str(error):
+            raise _too_large(name, limit + 1, limit) from None
+        raise CorruptionError(f"{name}: {error}", position=0) from None
+
+
 def _too_large(name: str, size: int, limit: int) -> CorruptionError:
     return CorruptionError(f"{name}: decompresses to {size} bytes or more, {limit} are allowed", position=0)
 
@@ -144,13 +196,7 @@ def _framed_decompress(codec: int, data: Buffer, bound: int, limit: int) -> byte
         except cramjam.DecompressionError as error:
             raise CorruptionError(f"{name}: {error}", position=0) from None
     out = bytearray(limit)
-    try:
-        made = module.decompress_into(data, out)
-    except cramjam.DecompressionError as error:
-        if "write whole buffer" in str(error):
-            raise _too_large(name, limit + 1, limit) from None
-        raise CorruptionError(f"{name}: {error}", position=0) from None
-    return bytes(memoryview(out)[:made])
+    return bytes(memoryview(out)[: _decompress_into(codec, data, out, limit)])
 
 
 # -- gzip
@@ -250,7 +296,7 @@ def _lz4_compress(data: Buffer, level: int) -> bytes:
         squeeze = cramjam.lz4.Compressor(
             level=min(level, LZ4_MAX_LEVEL), content_checksum=False, block_linked=False
         )
-        squeeze.compress(data)
+        squeeze.compress(bytes(data))  # it takes no other buffer
         return bytes(squeeze.finish())
     view = memoryview(data)
     parts = [LZ4_HEADER]

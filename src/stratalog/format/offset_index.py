@@ -33,15 +33,16 @@ _RISING = RisingCheck(LAYOUT, strict=("relativeOffset", "position"))
 class OffsetIndex:
     """The entries of one segment's offset index, in order.
 
-    One writer may append while others look up. Cutting is for a writer that readers are kept away from.
+    One writer may append and cut while others look up: entries are only added behind the others, positions
+    first, and a cut replaces both columns in one step.
     """
 
-    __slots__ = ("_offsets", "_positions", "base_offset")
+    __slots__ = ("_columns", "base_offset")
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
-        self._offsets = array("i")
-        self._positions = array("i")
+        self._columns = (array("i"), array("i"))
+        """Relative offsets and positions. There are as many entries as offsets."""
 
     @classmethod
     def parse(cls, data: bytes | bytearray | memoryview, base_offset: int, log_size: int) -> OffsetIndex:
@@ -67,18 +68,18 @@ class OffsetIndex:
             raise CorruptionError(
                 f"points to byte {positions[-1]} of a log of {log_size}", position=used - ENTRY_SIZE
             )
-        index._offsets, index._positions = offsets, positions
+        index._columns = (offsets, positions)
         return index
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return len(self._columns[0])
 
     def __repr__(self) -> str:
         return f"<OffsetIndex base {self.base_offset}, {len(self)} entries>"
 
     @property
     def size_bytes(self) -> int:
-        return len(self._offsets) * ENTRY_SIZE
+        return len(self) * ENTRY_SIZE
 
     def append(self, last_offset: int, position: int) -> None:
         """Add an entry for the batch that ends with ``last_offset`` and starts at ``position``."""
@@ -87,11 +88,14 @@ class OffsetIndex:
             raise InvalidArgumentError(
                 f"offset {last_offset} at {position} does not fit an index from {self.base_offset}"
             )
-        if self._offsets and (relative <= self._offsets[-1] or position <= self._positions[-1]):
+        offsets, positions = self._columns
+        if len(positions) > len(offsets):
+            del positions[len(offsets) :]  # an append was interrupted half way
+        if offsets and (relative <= offsets[-1] or position <= positions[-1]):
             raise InvalidArgumentError(f"offset {last_offset} at {position} is not past {self.last()}")
         # Positions first: a lookup that finds the new offset must find its position.
-        self._positions.append(position)
-        self._offsets.append(relative)
+        positions.append(position)
+        offsets.append(relative)
 
     def extend(self, last_offsets: array[int], positions: array[int]) -> None:
         """Add entries that rise, as a scan of the log gives them."""
@@ -99,50 +103,66 @@ class OffsetIndex:
             return
         base = self.base_offset
         self.append(last_offsets[0], positions[0])
+        own_offsets, own_positions = self._columns
         if last_offsets[-1] - base > MAX_RELATIVE_OFFSET or positions[-1] > MAX_RELATIVE_OFFSET:
             raise InvalidArgumentError(f"offset {last_offsets[-1]} does not fit an index from {base}")
-        self._positions.extend(array("i", positions[1:]))
-        self._offsets.extend(array("i", [offset - base for offset in last_offsets[1:]]))
+        own_positions.extend(array("i", positions[1:]))
+        own_offsets.extend(array("i", [offset - base for offset in last_offsets[1:]]))
 
     def lookup(self, offset: int) -> tuple[int, int] | None:
         """(last offset, position) of the last entry at or below ``offset``; None when there is none."""
-        slot = bisect_right(self._offsets, offset - self.base_offset) - 1
-        return self.entry(slot) if slot >= 0 else None
+        offsets, positions = self._columns
+        slot = bisect_right(offsets, offset - self.base_offset) - 1
+        return (self.base_offset + offsets[slot], positions[slot]) if slot >= 0 else None
 
     def around(self, offset: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
         """The last entry at or below ``offset``, and the first above it."""
-        slot = bisect_right(self._offsets, offset - self.base_offset)
+        base, (offsets, positions) = self.base_offset, self._columns
+        slot = bisect_right(offsets, offset - base)
         return (
-            self.entry(slot - 1) if slot else None,
-            self.entry(slot) if slot < len(self._offsets) else None,
+            (base + offsets[slot - 1], positions[slot - 1]) if slot else None,
+            (base + offsets[slot], positions[slot]) if slot < len(offsets) else None,
         )
 
     def after_position(self, position: int) -> tuple[int, int] | None:
         """The first entry whose batch starts past ``position``: where to go on reading behind damage."""
-        slot = bisect_right(self._positions, position, 0, len(self._offsets))
-        return self.entry(slot) if slot < len(self._offsets) else None
+        offsets, positions = self._columns
+        slot = bisect_right(positions, position, 0, len(offsets))
+        return (self.base_offset + offsets[slot], positions[slot]) if slot < len(offsets) else None
+
+    def last_before(self, offset: int, position: int) -> tuple[int, int] | None:
+        """Return the last entry that lies below ``offset`` and before ``position``; None if there is none."""
+        offsets, positions = self._columns
+        slot = min(
+            bisect_left(offsets, offset - self.base_offset), bisect_left(positions, position, 0, len(offsets))
+        )
+        return (self.base_offset + offsets[slot - 1], positions[slot - 1]) if slot else None
 
     def entry(self, i: int) -> tuple[int, int]:
-        return self.base_offset + self._offsets[i], self._positions[i]
+        offsets, positions = self._columns
+        return self.base_offset + offsets[i], positions[i]
 
     def last(self) -> tuple[int, int] | None:
-        return self.entry(len(self._offsets) - 1) if self._offsets else None
+        offsets, positions = self._columns
+        entries = len(offsets)
+        return (self.base_offset + offsets[entries - 1], positions[entries - 1]) if entries else None
 
     def truncate(self, log_size: int) -> None:
         """Drop the entries of batches at or past byte ``log_size`` of the log."""
-        keep = bisect_left(self._positions, log_size)
-        del self._offsets[keep:]
-        del self._positions[keep:]
+        offsets, positions = self._columns
+        keep = bisect_left(positions, log_size, 0, len(offsets))
+        self._columns = (offsets[:keep], positions[:keep])
 
     def to_bytes(self) -> bytes:
         return self.tail_bytes(0)
 
     def tail_bytes(self, from_entry: int) -> bytes:
         """The bytes of the entries from ``from_entry`` on; they belong at ``from_entry * ENTRY_SIZE``."""
-        offsets = self._offsets[from_entry:]
+        offsets, positions = self._columns
+        offsets = offsets[from_entry:]
         both = array("i", bytes(len(offsets) * ENTRY_SIZE))
         both[0::2] = offsets
-        both[1::2] = self._positions[from_entry : from_entry + len(offsets)]
+        both[1::2] = positions[from_entry : from_entry + len(offsets)]
         if LITTLE_ENDIAN:
             both.byteswap()
         return both.tobytes()

@@ -4,10 +4,11 @@ What lives here: the value, its bytes, and the builder that a writer feeds batch
 are big-endian.
 
     +--------------------------------------------------------+
-    | header, 80 bytes: magic "STRASEAL", version, flags,    |
+    | header, 108 bytes: magic "STRASEAL", version, flags,   |
     | CRC-32C and size of the whole `.log`, counts, first    |
     | and last offset, smallest and largest timestamp,       |
-    | CRC-32C of the `.txnindex`, the number of blocks       |
+    | CRC-32C of the `.txnindex`, the number of blocks, the  |
+    | segment it speaks of: topic id, partition, base offset |
     +--------------------------------------------------------+
     | block, 48 bytes, one per run of whole batches of at    |
     | least 64 KiB (the last may be shorter): where it       |
@@ -22,7 +23,9 @@ there should have been, and the transaction index has no checksum.
 
 The seal is written whole when a segment is sealed or its writer closes; beside an active segment it may
 cover less than the log. After a crash it may be missing or fail its CRC: then it is made again from the
-log. A sound seal that contradicts a log no longer written to is evidence against the log.
+log. A sound seal that contradicts a log no longer written to is evidence against the log. A seal of another
+segment says nothing about this one: it is left aside, reported, and made again. Version 1 did not name its
+segment: its header ends after the number of blocks.
 """
 
 from __future__ import annotations
@@ -33,11 +36,12 @@ from typing import NamedTuple
 
 from stratalog.errors import CorruptionError, InvalidArgumentError, UnsupportedFormat
 from stratalog.format.batch_scan import Scan
+from stratalog.format.identity import UNKNOWN_PARTITION, PartitionId
 from stratalog.format.layout import Layout, make_struct
 from stratalog.kernel import BlockSums, add_batches, crc32c, crc32c_combine
 
 MAGIC = b"STRASEAL"
-VERSION = 1
+VERSION = 2
 BLOCK_BYTES = 64 << 10
 CONTIGUOUS, CLEANED = 1, 2
 
@@ -55,6 +59,9 @@ LAYOUT: Layout = (
     ("maxTimestamp", "int64", 8),
     ("txnIndexCrc", "uint32", 4),
     ("blockCount", "uint32", 4),
+    ("topicId", "bytes", 16),
+    ("partition", "int32", 4),
+    ("baseOffset", "int64", 8),
 )
 BLOCK_LAYOUT: Layout = (
     ("position", "uint32", 4),
@@ -69,9 +76,12 @@ BLOCK_LAYOUT: Layout = (
 TRAILER_LAYOUT: Layout = (("sealCrc", "uint32", 4),)
 
 _HEADER = make_struct(LAYOUT)
+_FIRST_HEADER = make_struct(LAYOUT[:-3])
 _BLOCK = make_struct(BLOCK_LAYOUT)
 _TRAILER = make_struct(TRAILER_LAYOUT)
 HEADER_SIZE, BLOCK_SIZE, TRAILER_SIZE = _HEADER.size, _BLOCK.size, _TRAILER.size
+FIRST_HEADER_SIZE = _FIRST_HEADER.size
+"""The header of version 1."""
 
 
 class SealBlock(NamedTuple):
@@ -105,6 +115,26 @@ class Seal:
     blocks: tuple[SealBlock, ...]
     txn_index_crc: int = 0
     """CRC-32C of the `.txnindex`, which has none of its own; 0 when there is no such file."""
+    owner: PartitionId = UNKNOWN_PARTITION
+    """The partition that the segment belongs to."""
+    base_offset: int = -1
+    """The base offset of the segment; -1 in a seal of version 1."""
+
+    def stranger(self, owner: PartitionId, base_offset: int) -> str:
+        """Return why this is the seal of another segment than the one given; "" when it is not.
+
+        A seal of version 1 names no segment; its offsets tell as much as can be told.
+        """
+        if not self.owner.matches(owner):
+            return f"it is the seal of a segment of {self.owner}"
+        if self.base_offset >= 0:
+            same = self.base_offset == base_offset
+        elif self.contiguous and self.blocks:
+            same = self.first_offset == base_offset
+        else:
+            same = not self.blocks or self.first_offset >= base_offset
+        known = self.base_offset if self.base_offset >= 0 else self.first_offset
+        return "" if same else f"it is the seal of the segment at offset {known}"
 
     def block_size(self, i: int) -> int:
         """The bytes of block ``i``."""
@@ -133,6 +163,8 @@ def pack(seal: Seal) -> bytes:
             seal.max_timestamp,
             seal.txn_index_crc,
             len(seal.blocks),
+            *seal.owner,
+            seal.base_offset,
         )
     ]
     parts.extend(_BLOCK.pack(*block) for block in seal.blocks)
@@ -144,21 +176,26 @@ def parse(data: bytes | bytearray | memoryview) -> Seal:
     """The seal in ``data``. Any version of it ends with the CRC, so damage is told from novelty."""
     view = memoryview(data)
     body = len(view) - TRAILER_SIZE
-    if body < HEADER_SIZE:
+    if body < FIRST_HEADER_SIZE:
         raise CorruptionError(f"seal of {len(view)} bytes", position=0)
     if _TRAILER.unpack_from(view, body)[0] != crc32c(view[:body]):
         raise CorruptionError("the CRC of the seal does not match", position=body)
     magic, version, flags, crc, size_bytes, records, batches, first, last, oldest, newest, txns, count = (
-        _HEADER.unpack_from(view)
+        _FIRST_HEADER.unpack_from(view)
     )
     if magic != MAGIC:
         raise CorruptionError(f"not a seal: {magic!r}", position=0)
-    if version != VERSION or flags & ~(CONTIGUOUS | CLEANED):
+    if version not in (1, VERSION) or flags & ~(CONTIGUOUS | CLEANED):
         raise UnsupportedFormat(f"seal of version {version}, flags {flags:#x}")
-    if body != HEADER_SIZE + count * BLOCK_SIZE:
+    header_size = FIRST_HEADER_SIZE if version == 1 else HEADER_SIZE
+    if body != header_size + count * BLOCK_SIZE:
         raise CorruptionError(f"{count} blocks in a seal of {len(view)} bytes", position=body)
-    blocks = tuple(map(SealBlock._make, _BLOCK.iter_unpack(view[HEADER_SIZE:body])))
-    _check_blocks(blocks, size_bytes, records, batches)
+    owner, base_offset = UNKNOWN_PARTITION, -1
+    if version != 1:
+        *_, topic_id, partition, base_offset = _HEADER.unpack_from(view)
+        owner = PartitionId(topic_id, partition)
+    blocks = tuple(map(SealBlock._make, _BLOCK.iter_unpack(view[header_size:body])))
+    _check_blocks(blocks, size_bytes, records, batches, header_size)
     return Seal(
         size_bytes=size_bytes,
         crc=crc,
@@ -172,10 +209,14 @@ def parse(data: bytes | bytearray | memoryview) -> Seal:
         max_timestamp=newest,
         blocks=blocks,
         txn_index_crc=txns,
+        owner=owner,
+        base_offset=base_offset,
     )
 
 
-def _check_blocks(blocks: tuple[SealBlock, ...], size_bytes: int, records: int, batches: int) -> None:
+def _check_blocks(
+    blocks: tuple[SealBlock, ...], size_bytes: int, records: int, batches: int, header_size: int
+) -> None:
     end, offset = -1, -1
     for i, block in enumerate(blocks):
         if (
@@ -184,13 +225,13 @@ def _check_blocks(blocks: tuple[SealBlock, ...], size_bytes: int, records: int, 
             or not offset < block.first_offset <= block.last_offset
         ):
             raise CorruptionError(
-                f"block {i} does not follow the one before it", position=HEADER_SIZE + i * BLOCK_SIZE
+                f"block {i} does not follow the one before it", position=header_size + i * BLOCK_SIZE
             )
         end, offset = block.position, block.last_offset
     if size_bytes <= end or (not blocks and size_bytes):
-        raise CorruptionError(f"a log of {size_bytes} bytes with {len(blocks)} blocks", position=HEADER_SIZE)
+        raise CorruptionError(f"a log of {size_bytes} bytes with {len(blocks)} blocks", position=header_size)
     if sum(block.records for block in blocks) != records or sum(block.batches for block in blocks) != batches:
-        raise CorruptionError("the counts of the blocks do not add up", position=HEADER_SIZE)
+        raise CorruptionError("the counts of the blocks do not add up", position=header_size)
 
 
 class SealBuilder:
@@ -291,7 +332,14 @@ class SealBuilder:
             sums.batches,
         )
 
-    def build(self, *, cleaned: bool = False, txn_index_crc: int = 0) -> Seal:
+    def build(
+        self,
+        *,
+        cleaned: bool = False,
+        txn_index_crc: int = 0,
+        owner: PartitionId = UNKNOWN_PARTITION,
+        base_offset: int = -1,
+    ) -> Seal:
         """The seal of everything added so far. More may be added afterwards."""
         blocks, crc, sums = list(self._blocks), self._crc, self.sums
         if sums.batches:
@@ -310,6 +358,8 @@ class SealBuilder:
             max_timestamp=max((block.max_timestamp for block in blocks), default=-1),
             blocks=tuple(blocks),
             txn_index_crc=txn_index_crc,
+            owner=owner,
+            base_offset=base_offset,
         )
 
 

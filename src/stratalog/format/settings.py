@@ -4,14 +4,22 @@ What lives here: topics with their ids, partition counts and overrides, and sett
 The file is JSON, indented for people, with one line behind it:
 
     {
-      "version": 1,
+      "version": 2,
       "generation": 7,
       "store": {},
+      "directories": {"Cz1fvXJRTLyS3yhF5dxqQg": "/data/log"},
+      "next_producer_id": 1000,
       "topics": {
         "orders": {"id": "roDDSUiMQXS8nx9aJr7Q4w", "partitions": 2, "config": {"retention.ms": "-1"}}
       }
     }
-    crc32c: 7bff9b32
+    crc32c: c4121908
+
+``directories``: the log directories of the store by the ``directory.id`` of their `meta.properties`, with the
+path of each when this was written. One that is not found at an open is missing; an empty directory in its
+place is not it. ``next_producer_id``: ids below it were handed out. A topic whose partitions are being made
+has ``"creating": 0``, the first of them: only those may be made anew at the next start. Any other partition
+that no directory holds is missing. Version 1 has none of the three.
 
 While a topic is being deleted there is also ``"deleting": [its id]``: what a crash leaves of its directories
 is known by it and goes at the next start.
@@ -35,7 +43,7 @@ from stratalog.format.metadata import id_to_text, text_to_id
 from stratalog.kernel import crc32c
 
 FILE_NAME = "stratalog.settings"
-VERSION = 1
+VERSION = 2
 _CRC_LINE = b"crc32c: "
 _CRC_LINE_SIZE = len(_CRC_LINE) + 8 + 1
 
@@ -45,6 +53,8 @@ class TopicSettings:
     id: uuid.UUID
     partitions: int
     config: Mapping[str, str] = field(default_factory=dict)
+    creating: int | None = None
+    """Partitions from this one on are still being made; None when all were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +64,35 @@ class Settings:
     store: Mapping[str, str] = field(default_factory=dict)
     deleting: tuple[uuid.UUID, ...] = ()
     """Ids of topics whose deletion is decided; directories that carry one are no topic any more."""
+    directories: Mapping[str, str] = field(default_factory=dict)
+    next_producer_id: int = 0
 
 
 def pack(settings: Settings) -> bytes:
-    topics = {
-        name: {"id": id_to_text(topic.id), "partitions": topic.partitions, "config": dict(topic.config)}
-        for name, topic in sorted(settings.topics.items())
-    }
+    topics = {name: _pack_topic(topic) for name, topic in sorted(settings.topics.items())}
     content: dict[str, object] = {
         "version": VERSION,
         "generation": settings.generation,
         "store": dict(settings.store),
+        "directories": dict(settings.directories),
+        "next_producer_id": settings.next_producer_id,
         "topics": topics,
     }
     if settings.deleting:
         content["deleting"] = [id_to_text(topic_id) for topic_id in settings.deleting]
     body = json.dumps(content, indent=2).encode() + b"\n"
     return body + _crc_line(body)
+
+
+def _pack_topic(topic: TopicSettings) -> dict[str, object]:
+    packed: dict[str, object] = {
+        "id": id_to_text(topic.id),
+        "partitions": topic.partitions,
+        "config": dict(topic.config),
+    }
+    if topic.creating is not None:
+        packed["creating"] = topic.creating
+    return packed
 
 
 def _crc_line(body: bytes) -> bytes:
@@ -92,7 +114,7 @@ def parse(data: bytes | bytearray | memoryview) -> Settings:
         raise CorruptionError(f"settings: not JSON: {error}", position=0) from None
     root = _object(content, "settings")
     version = root.pop("version", None)
-    if version != VERSION:
+    if version not in (1, VERSION) or isinstance(version, bool):
         raise UnsupportedFormat(f"settings of version {version!r}")
     topics = {name: _topic(name, value) for name, value in _object(root.pop("topics", {}), "topics").items()}
     settings = Settings(
@@ -100,6 +122,8 @@ def parse(data: bytes | bytearray | memoryview) -> Settings:
         topics=topics,
         store=_strings(root.pop("store", {}), "store"),
         deleting=_ids(root.pop("deleting", [])),
+        directories=_strings(root.pop("directories", {}), "directories"),
+        next_producer_id=_count(root.pop("next_producer_id", 0), "next_producer_id"),
     )
     _nothing_left(root, "settings")
     return settings
@@ -115,10 +139,12 @@ def _topic(name: str, value: object) -> TopicSettings:
     topic_id = fields.pop("id", None)
     if not isinstance(topic_id, str):
         raise CorruptionError(f"settings: topic {name!r} has no id", position=0)
+    creating = fields.pop("creating", None)
     topic = TopicSettings(
         id=text_to_id(topic_id),
         partitions=_count(fields.pop("partitions", None), f"partitions of {name!r}"),
         config=_strings(fields.pop("config", {}), f"config of {name!r}"),
+        creating=None if creating is None else _count(creating, f"creating of {name!r}"),
     )
     _nothing_left(fields, f"topic {name!r}")
     return topic

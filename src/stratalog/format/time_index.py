@@ -34,15 +34,16 @@ _RISING = RisingCheck(LAYOUT, strict=("timestamp",))
 class TimeIndex:
     """The entries of one segment's time index, in order.
 
-    One writer may append while others look up. Cutting is for a writer that readers are kept away from.
+    One writer may append and cut while others look up: entries are only added behind the others, offsets
+    first, and a cut replaces both columns in one step.
     """
 
-    __slots__ = ("_offsets", "_timestamps", "base_offset")
+    __slots__ = ("_columns", "base_offset")
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
-        self._timestamps = array("q")
-        self._offsets = array("i")
+        self._columns = (array("q"), array("i"))
+        """Timestamps and relative offsets. There are as many entries as timestamps."""
 
     @classmethod
     def parse(
@@ -75,39 +76,43 @@ class TimeIndex:
                 f"points to offset {base_offset + offsets[-1]} of a segment that ends before {next_offset}",
                 position=used - ENTRY_SIZE,
             )
-        index._timestamps, index._offsets = timestamps, offsets
+        index._columns = (timestamps, offsets)
         return index
 
     def __len__(self) -> int:
-        return len(self._timestamps)
+        return len(self._columns[0])
 
     def __repr__(self) -> str:
         return f"<TimeIndex base {self.base_offset}, {len(self)} entries>"
 
     @property
     def size_bytes(self) -> int:
-        return len(self._timestamps) * ENTRY_SIZE
+        return len(self) * ENTRY_SIZE
 
     def maybe_append(self, timestamp: int, offset: int) -> bool:
         """Add an entry when ``timestamp`` is above the last one; True when it was added."""
         relative = offset - self.base_offset
         if not 0 <= relative <= MAX_RELATIVE_OFFSET:
             raise InvalidArgumentError(f"offset {offset} does not fit an index from {self.base_offset}")
+        timestamps, offsets = self._columns
+        if len(offsets) > len(timestamps):
+            del offsets[len(timestamps) :]  # an append was interrupted half way
         before = -1
-        if self._timestamps:
-            before = self._timestamps[-1]
-            if relative < self._offsets[-1] or timestamp < before:
+        if timestamps:
+            before = timestamps[-1]
+            if relative < offsets[-1] or timestamp < before:
                 raise InvalidArgumentError(f"({timestamp}, {offset}) goes back behind {self.last()}")
         if timestamp <= before:
             return False
         # Offsets first: a lookup that finds the new timestamp must find its offset.
-        self._offsets.append(relative)
-        self._timestamps.append(timestamp)
+        offsets.append(relative)
+        timestamps.append(timestamp)
         return True
 
     def extend(self, timestamps: array[int], offsets: array[int]) -> None:
         """`maybe_append` for each in turn; they never fall, as a scan of the log gives them."""
-        before = self._timestamps[-1] if self._timestamps else -1
+        last = self.last()
+        before = -1 if last is None else last[0]
         for timestamp, offset in zip(timestamps, offsets, strict=True):
             if timestamp > before:
                 self.maybe_append(timestamp, offset)
@@ -115,28 +120,33 @@ class TimeIndex:
 
     def lookup(self, timestamp: int) -> tuple[int, int] | None:
         """(timestamp, offset) of the last entry at or below ``timestamp``; None when there is none."""
-        slot = bisect_right(self._timestamps, timestamp) - 1
-        return self.entry(slot) if slot >= 0 else None
+        timestamps, offsets = self._columns
+        slot = bisect_right(timestamps, timestamp) - 1
+        return (timestamps[slot], self.base_offset + offsets[slot]) if slot >= 0 else None
 
     def entry(self, i: int) -> tuple[int, int]:
-        return self._timestamps[i], self.base_offset + self._offsets[i]
+        timestamps, offsets = self._columns
+        return timestamps[i], self.base_offset + offsets[i]
 
     def last(self) -> tuple[int, int] | None:
-        return self.entry(len(self._timestamps) - 1) if self._timestamps else None
+        timestamps, offsets = self._columns
+        entries = len(timestamps)
+        return (timestamps[entries - 1], self.base_offset + offsets[entries - 1]) if entries else None
 
     def truncate(self, end_offset: int) -> None:
         """Drop the entries of offsets at or past ``end_offset``."""
-        keep = bisect_left(self._offsets, end_offset - self.base_offset)
-        del self._timestamps[keep:]
-        del self._offsets[keep:]
+        timestamps, offsets = self._columns
+        keep = bisect_left(offsets, end_offset - self.base_offset, 0, len(timestamps))
+        self._columns = (timestamps[:keep], offsets[:keep])
 
     def to_bytes(self) -> bytes:
         return self.tail_bytes(0)
 
     def tail_bytes(self, from_entry: int) -> bytes:
         """The bytes of the entries from ``from_entry`` on; they belong at ``from_entry * ENTRY_SIZE``."""
-        timestamps = self._timestamps[from_entry:]
-        offsets = self._offsets[from_entry : from_entry + len(timestamps)]
+        timestamps, offsets = self._columns
+        timestamps = timestamps[from_entry:]
+        offsets = offsets[from_entry : from_entry + len(timestamps)]
         if LITTLE_ENDIAN:
             timestamps.byteswap()
             offsets.byteswap()

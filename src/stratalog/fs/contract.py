@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from stratalog.errors import DiskFullError, StorageError
+from stratalog.errors import DiskFullError, StorageError, SyncFailedError
 
 Mode: TypeAlias = Literal["r", "w", "x", "a"]
 """r: read. w: read and write what exists. x: create, FileExistsError when there. a: as w or create."""
@@ -44,12 +44,22 @@ READ_FILE_LIMIT_BYTES = 64 * 2**20
 
 
 class FileStat(NamedTuple):
-    """What ``stat`` says of a name; ``inode`` stays with a file through renames."""
+    """What ``stat`` says of a name; ``inode`` stays with a file through renames.
+
+    The number of an inode is used again after its file is removed. ``changed_ns`` tells the two files apart:
+    it moves with every write, rename and link, and cannot be set. It is 0 where no number is used again.
+    """
 
     size: int
     mtime_ns: int
     is_dir: bool
     inode: int
+    changed_ns: int = 0
+
+    @property
+    def identity(self) -> tuple[int, int, int]:
+        """What no other file, and no other state of this one, has."""
+        return self.inode, self.changed_ns, self.size
 
 
 class File(Protocol):
@@ -120,6 +130,9 @@ class Lock(Protocol):
 
 class FileSystem(Protocol):
     """A tree of files. See the module's text for durability, errors and threads."""
+
+    def absolute(self, path: str) -> str:
+        """Return the path that names the same from any working directory; a slash at its end goes."""
 
     def open(self, path: str, mode: Mode = "r") -> File:
         """Open a file (never a directory); not inherited by programs this process starts."""
@@ -211,6 +224,40 @@ def storage_error(error: OSError, path: str, action: str) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(message)
     return StorageError(message)
+
+
+DEVICE_FAILURES = frozenset(
+    {errno.EIO, errno.ENXIO, errno.ENODEV, errno.EROFS, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN}
+)
+"""Errors of a disk as a whole; every other one is about the file that was asked for."""
+
+
+def is_device_failure(error: BaseException) -> bool:
+    """Return True for an error of the disk: a failed sync, or an errno in `DEVICE_FAILURES`."""
+    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    return isinstance(error, SyncFailedError) or getattr(cause, "errno", None) in DEVICE_FAILURES
+
+
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
+"""Errors of a process that is short of something for a moment; the disk is well."""
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return True if a call failed for want of descriptors or memory: it may be tried again."""
+    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    return not isinstance(error, SyncFailedError) and getattr(cause, "errno", None) in SHORTAGES
+
+
+REFUSALS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
+
+def is_refusal(error: BaseException | None) -> bool:
+    """Return True for an error, or one with a cause, that says we may not write here: a read-only mount."""
+    while error is not None:
+        if getattr(error, "errno", None) in REFUSALS:
+            return True
+        error = None if error.__cause__ is error else error.__cause__  # one that passed as it is
+    return False
 
 
 def os_error(code: int, path: str) -> OSError:

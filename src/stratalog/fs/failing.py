@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import TracebackType
@@ -133,6 +133,8 @@ class FailingFileSystem(ComposedOperations):
         self.inner = inner
         self.calls: list[str] = []  # every call that could fail, "operation path", in order
         self.failed: list[str] = []  # those that did
+        self.before_call: Callable[[str], None] | None = None
+        """Called before each of them, "operation path", with no lock of a filesystem held: it may wait."""
         self._mutex = threading.Lock()
         self._rules: list[tuple[Fault, list[int]]] = []  # with the number of matching calls so far
         self._unsyncable: dict[int, str] = {}  # inode -> the reason its first sync failed
@@ -149,6 +151,9 @@ class FailingFileSystem(ComposedOperations):
         with self._mutex:
             self._rules.clear()
             self._unsyncable.clear()
+
+    def absolute(self, path: str) -> str:
+        return self.inner.absolute(path)
 
     def open(self, path: str, mode: Mode = "r") -> FailingFile:
         creates = mode == "x" or (mode == "a" and not self.inner.exists(path))
@@ -215,6 +220,8 @@ class FailingFileSystem(ComposedOperations):
     def _next(self, operation: str, *paths: str) -> Fault | None:
         """Note the call; the rule that fails it, if one does."""
         call = f"{operation} {' -> '.join(paths)}"
+        if self.before_call is not None:
+            self.before_call(call)
         decided: Fault | None = None
         with self._mutex:
             self.calls.append(call)

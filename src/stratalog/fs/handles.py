@@ -7,6 +7,10 @@ used first). A pinned file is never closed, so no thread can find its descriptor
 The limit is soft in one case: when every open file is pinned and ``on_pressure`` finds nothing to release,
 a file is opened beyond it and closed as soon as it is released, because refusing a read would be worse; the
 process's own limit still stands behind it. Nothing here matters after a crash.
+
+Ctrl-C or a failed allocation may cut any step short. What counts against the limit is counted from the
+tables, and the order of steps keeps whoever uses a file out of the idle ones: at worst a file stays open for
+too long.
 """
 
 from __future__ import annotations
@@ -14,11 +18,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import resource
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from stratalog import locks
 from stratalog.errors import ClosedError, InvalidArgumentError, StorageError
 from stratalog.fs.contract import File, FileSystem, Mode
 
@@ -72,11 +76,11 @@ class HandleCache:
         # Called without any lock held when pins alone fill the limit; True says that something was released.
         self.on_pressure = on_pressure
         self._fs = fs
-        self._mutex = threading.Lock()
+        self._mutex = locks.lock("handles")
         self._by_path: dict[str, _Entry] = {}
         self._by_file: dict[File, _Entry] = {}
-        self._idle: OrderedDict[_Entry, None] = OrderedDict()  # unpinned, least recently used first
-        self._taken = 0  # open files, opens under way and reservations: what counts against the limit
+        self._idle: OrderedDict[_Entry, None] = OrderedDict()  # used by nobody, least recently used first
+        self._places: set[object] = set()  # taken for opens and reservations under way
         self._reserved = 0
         self._forgets = 0
         self._closed = False
@@ -96,25 +100,21 @@ class HandleCache:
                     entry = self._by_path.get(path)
                     if entry is not None and (entry.writable or not writable):
                         self._hits += 1
-                        if entry.pins == 0:
-                            del self._idle[entry]
                         entry.pins += 1
+                        self._idle.pop(entry, None)
                         return entry.file
                 if self._closed:
                     raise ClosedError(f"{path}: the file handles are closed")
                 forgets = self._forgets
-            self._make_room()
-            try:
+            with self._place() as place:
                 file = self._open(path, mode)
-            except BaseException:
-                self._give_up_place()
-                raise
-            with self._mutex:
-                # After a forget the name may mean another file: look again (what "x" created is surely ours).
-                if mode == "x" or (forgets == self._forgets and not self._closed):
-                    self._misses += 1
-                    return self._enter(file, path, mode)
-                self._taken -= 1
+                with self._mutex:
+                    # After a forget the name may mean another file: look again (what "x" created is ours).
+                    if mode == "x" or (forgets == self._forgets and not self._closed):
+                        self._misses += 1
+                        self._enter(file, path, mode)
+                        self._places.discard(place)
+                        return file
             file.close()
 
     def release(self, file: File) -> None:
@@ -123,11 +123,12 @@ class HandleCache:
             entry = self._by_file.get(file)
             if entry is None or entry.pins == 0:
                 raise InvalidArgumentError(f"{file.path}: released more often than acquired")
-            entry.pins -= 1
-            if entry.pins:
-                return
-            if entry.cached and not self._closed and self._taken <= self.limit:
+            taken = len(self._by_file) + len(self._places) + self._reserved  # `_taken`, without the call
+            keep = entry.cached and not self._closed and taken <= self.limit
+            if entry.pins == 1 and keep:
                 self._idle[entry] = None
+            entry.pins -= 1
+            if entry.pins or keep:
                 return
             self._drop(entry)
         file.close()
@@ -151,15 +152,22 @@ class HandleCache:
             entry.cached = False
             if entry.pins:
                 return
-            del self._idle[entry]
             self._drop(entry)
         entry.file.close()
 
+    def forget_below(self, directory: str) -> None:
+        """Forget every file of a directory that was renamed or removed: another may get its name."""
+        with self._mutex:
+            self._forgets += 1  # an open under way looks again
+            paths = [path for path in self._by_path if path.startswith(f"{directory}/")]
+        for path in paths:
+            self.forget(path)
+
     def reserve(self) -> None:
         """Count a descriptor held elsewhere (a map) against the limit, making room for it."""
-        self._make_room()
-        with self._mutex:
+        with self._place() as place, self._mutex:
             self._reserved += 1
+            self._places.discard(place)
 
     def unreserve(self) -> None:
         """Take back one :meth:`reserve`."""
@@ -167,7 +175,11 @@ class HandleCache:
             if self._reserved == 0:
                 raise InvalidArgumentError("unreserved more often than reserved")
             self._reserved -= 1
-            self._taken -= 1
+
+    def paths(self) -> list[str]:
+        """Return the names under which files are kept open."""
+        with self._mutex:
+            return list(self._by_path)
 
     def stats(self) -> HandleStats:
         """The numbers of this moment."""
@@ -175,7 +187,7 @@ class HandleCache:
             return HandleStats(
                 self.limit,
                 len(self._by_file),
-                len(self._by_file) - len(self._idle),
+                sum(entry.pins > 0 for entry in self._by_file.values()),
                 self._reserved,
                 self._hits,
                 self._misses,
@@ -188,46 +200,58 @@ class HandleCache:
         with self._mutex:
             self._closed = True
             idle = list(self._idle)
-            self._idle.clear()
             for entry in self._by_path.values():
                 entry.cached = False
             self._by_path.clear()
-            for entry in idle:
-                self._drop(entry)
         for entry in idle:
             entry.file.close()
+            with self._mutex:
+                self._drop(entry)
 
-    def _enter(self, file: File, path: str, mode: Mode) -> File:
+    def _enter(self, file: File, path: str, mode: Mode) -> None:
         """Under the mutex: take a freshly opened file in, pinned once."""
         entry = _Entry(file, path, writable=mode != "r")
         self._by_file[file] = entry
         before = self._by_path.get(path)
         if self._closed or (before is not None and before.writable >= entry.writable and mode != "x"):
             entry.cached = False  # another thread was faster: its handle stays, this one closes at release
-            return file
+            return
         if before is not None:
             before.cached = False
-            if before.pins == 0:
+            if before in self._idle:
                 # Left idle and first in line, so that it is closed by the next one who needs its place.
                 self._idle.move_to_end(before, last=False)
         self._by_path[path] = entry
-        return file
 
     def _drop(self, entry: _Entry) -> None:
         """Under the mutex: out of the tables; the caller closes the file outside."""
-        del self._by_file[entry.file]
         if self._by_path.get(entry.path) is entry:
-            del self._by_path[entry.path]
-        self._taken -= 1
+            self._by_path.pop(entry.path)
+        self._by_file.pop(entry.file, None)
+        self._idle.pop(entry, None)
 
-    def _make_room(self) -> None:
+    def _taken(self) -> int:
+        """What counts against the limit: open files, opens under way and reservations."""
+        return len(self._by_file) + len(self._places) + self._reserved
+
+    @contextlib.contextmanager
+    def _place(self) -> Iterator[object]:
+        """Take a place for a file and give it up at the end, unless the block turned it into an entry."""
+        place = object()
+        try:
+            self._make_room(place)
+            yield place
+        finally:
+            self._places.discard(place)
+
+    def _make_room(self, place: object) -> None:
         """Take a place: a free one, that of the file idle longest, or one that ``on_pressure`` frees."""
         calls_left = _PRESSURE_CALLS
         while True:
             victim: _Entry | None = None
             with self._mutex:
-                if self._taken < self.limit:
-                    self._taken += 1
+                if self._taken() < self.limit:
+                    self._places.add(place)
                     return
                 if self._idle:
                     victim = self._evict()
@@ -237,19 +261,15 @@ class HandleCache:
                 calls_left -= 1
             else:
                 with self._mutex:
-                    self._taken += 1
+                    self._places.add(place)
                     self._over_limit += 1
                 return
 
     def _evict(self) -> _Entry:
-        entry, _ = self._idle.popitem(last=False)
+        entry = next(iter(self._idle))
         self._drop(entry)
         self._evictions += 1
         return entry
-
-    def _give_up_place(self) -> None:
-        with self._mutex:
-            self._taken -= 1
 
     def _open(self, path: str, mode: Mode) -> File:
         """Open; when the process itself is out of descriptors, close idle ones, whatever our limit says."""

@@ -84,14 +84,18 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Give the lock back; the file stays, empty."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            with contextlib.suppress(OSError):
-                os.ftruncate(fd, 0)
-            # Unlocked explicitly: a child forked by foreign code may share the description.
-            with contextlib.suppress(OSError):
-                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
-            os.close(fd)
+        if self._fd >= 0:
+            try:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, 0)
+            finally:
+                try:
+                    # Unlocked explicitly: a child forked by foreign code may share the description.
+                    with contextlib.suppress(OSError):
+                        unlocked = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
+                        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, unlocked)
+                finally:
+                    self._drop()
         _held.discard(self)
 
     def __del__(self) -> None:

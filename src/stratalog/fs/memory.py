@@ -225,6 +225,9 @@ class MemoryFileSystem(ComposedOperations):
 
     # -- files
 
+    def absolute(self, path: str) -> str:
+        return path.rstrip("/") or "/"
+
     def open(self, path: str, mode: Mode = "r") -> MemoryFile:
         with self._mutex:
             parent, name = self._parent(path)

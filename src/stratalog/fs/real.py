@@ -169,6 +169,10 @@ class RealFileSystem(ComposedOperations):
     def __init__(self) -> None:
         self._broken: _Broken = {}
 
+    def absolute(self, path: str) -> str:
+        # Taken by letter, `link/..` would be another directory than the one the system goes to.
+        return os.path.realpath(path) if ".." in path.split("/") else os.path.abspath(path)
+
     def open(self, path: str, mode: Mode = "r") -> RealFile:
         try:
             fd = os.open(path, _FLAGS[mode], 0o644)
@@ -191,7 +195,8 @@ class RealFileSystem(ComposedOperations):
             found = os.stat(path)
         except OSError as error:
             raise storage_error(error, path, "stat") from error
-        return FileStat(found.st_size, found.st_mtime_ns, stat_bits.S_ISDIR(found.st_mode), found.st_ino)
+        is_dir = stat_bits.S_ISDIR(found.st_mode)
+        return FileStat(found.st_size, found.st_mtime_ns, is_dir, found.st_ino, found.st_ctime_ns)
 
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         try:

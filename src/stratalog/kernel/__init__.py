@@ -18,6 +18,8 @@ MODULES = (
     "_encode",
     "_encode_arrow",
     "_ledger",
+    "_producer",
+    "_produce",
     "_keys",
     "_dedupe",
     "_rewrite",
@@ -36,6 +38,8 @@ from stratalog.kernel._hash import (  # noqa: E402
     crc32c_combine,
     hash64,
     hash_keys,
+    key_row,
+    key_rows,
     murmur2,
     partition_for_key,
 )
@@ -43,6 +47,7 @@ from stratalog.kernel._keys import DropSet, KeyMap, hash_key  # noqa: E402
 from stratalog.kernel._ledger import (  # noqa: E402
     BLOCK_FULL,
     FIRST_BATCH,
+    IN_DOUBT,
     INDEX_ENTRY_DUE,
     NEVER,
     ROOM_DUE,
@@ -50,23 +55,27 @@ from stratalog.kernel._ledger import (  # noqa: E402
     Ledger,
     add_batches,
 )
+from stratalog.kernel._produce import AppendInfo  # noqa: E402
+from stratalog.kernel._producer import Producer  # noqa: E402
 from stratalog.kernel._record import walk_records  # noqa: E402
-from stratalog.kernel._scan import assign_offsets, index_batches, plan_run, scan_batches  # noqa: E402
+from stratalog.kernel._scan import find_row, index_batches, plan_run, scan_batches  # noqa: E402
 
 __all__ = [
     "BLOCK_FULL",
     "FIRST_BATCH",
     "INDEX_ENTRY_DUE",
+    "IN_DOUBT",
     "MODULES",
     "NEVER",
     "ROOM_DUE",
+    "AppendInfo",
     "BlockSums",
     "DropSet",
     "KeyMap",
     "Ledger",
+    "Producer",
     "add_batches",
     "add_rows",
-    "assign_offsets",
     "blank",
     "compiled",
     "crc32c",
@@ -77,11 +86,14 @@ __all__ = [
     "encode_one",
     "encode_tuples",
     "filter_rows",
+    "find_row",
     "find_rows",
     "hash64",
     "hash_key",
     "hash_keys",
     "index_batches",
+    "key_row",
+    "key_rows",
     "murmur2",
     "partition_for_key",
     "plan_run",

@@ -8,10 +8,13 @@ One source, compiled by Cython or run as it is. Reads only the buffers it is giv
 import cython
 
 if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.stratalog.kernel.native import stratalog_crc, stratalog_native_init
 
     stratalog_native_init()
 else:
+    from sys import byteorder
+
     from crc32c import crc32c as _package_crc32c
 
 COMPILED: bool = cython.compiled
@@ -78,27 +81,39 @@ def crc32c_combine(crc_a: cython.uint, crc_b: cython.uint, len_b: cython.ulonglo
     return join(crc_a, crc_b, len_b)
 
 
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _start(key: bytes) -> cython.pointer[cython.const[cython.uchar]]:
+    """The bytes of a key where they lie."""
+    if cython.compiled:
+        return cython.cast(cython.pointer[cython.const[cython.uchar]], PyBytes_AS_STRING(key))
+    return key
+
+
 def murmur2(key: bytes):
     """Kafka's murmur2, as the signed 32-bit number its Java code returns."""
     h: cython.uint
-    h = _murmur2(key)
+    h = _murmur2(_start(key), len(key))
     return h - 0x100000000 if h & 0x80000000 else h
 
 
 def partition_for_key(key: bytes, partitions):
     """Where the Java client's default partitioner sends ``key``."""
     h: cython.uint
-    h = _murmur2(key)
+    h = _murmur2(_start(key), len(key))
     return (h & 0x7FFFFFFF) % partitions
 
 
 @cython.cfunc
-def _murmur2(data: cython.const[cython.uchar][::1]) -> cython.uint:
-    size: cython.Py_ssize_t = len(data)
+@cython.nogil
+@cython.exceptval(check=False)
+def _murmur2(data: cython.pointer[cython.const[cython.uchar]], size: cython.Py_ssize_t) -> cython.uint:
     i: cython.Py_ssize_t = 0
     m: cython.uint = 0x5BD1E995
-    h: cython.uint = 0x9747B28C ^ cython.cast(cython.uint, size)
+    h: cython.uint = 0x9747B28C
     k: cython.uint
+    h ^= cython.cast(cython.uint, size)
     while i + 4 <= size:
         k = _little(data, i, 4)
         i += 4
@@ -156,7 +171,7 @@ def _rotate(a: cython.ulonglong, bits: cython.int) -> cython.ulonglong:
 @cython.nogil
 @cython.exceptval(check=False)
 def _little(
-    data: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t
+    data: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, n: cython.Py_ssize_t
 ) -> cython.ulonglong:
     i: cython.Py_ssize_t
     r: cython.ulonglong = 0
@@ -186,7 +201,7 @@ def _round(acc: cython.ulonglong, lane: cython.ulonglong) -> cython.ulonglong:
 @cython.nogil
 @cython.exceptval(check=False)
 def _xxh64(
-    data: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t
+    data: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.ulonglong:
     """XXH64 with seed 0 of data[p:end]."""
     size: cython.Py_ssize_t = end - p
@@ -230,12 +245,39 @@ def _xxh64(
 
 def hash64(key: bytes):
     """XXH64 (seed 0) of a key, unsigned."""
-    return _hash_bytes(key)
+    return _xxh64(_start(key), 0, len(key))
 
 
-@cython.cfunc
-def _hash_bytes(data: cython.const[cython.uchar][::1]) -> cython.ulonglong:
-    return _xxh64(data, 0, len(data))
+def key_row(key: bytes, offset: cython.longlong):
+    """A row of the active key index: the hash of ``key`` and ``offset``, each as 8 bytes of this machine."""
+    row: cython.pointer[cython.ulonglong]
+    if cython.compiled:
+        made: bytes = PyBytes_FromStringAndSize(cython.NULL, 16)
+        row = cython.cast(cython.pointer[cython.ulonglong], PyBytes_AS_STRING(made))
+        row[0] = _xxh64(_start(key), 0, len(key))
+        row[1] = cython.cast(cython.ulonglong, offset)
+        return made
+    return hash64(key).to_bytes(8, byteorder) + offset.to_bytes(8, byteorder, signed=True)
+
+
+def key_rows(hashes: cython.const[cython.ulonglong][::1], offsets: cython.const[cython.longlong][::1]):
+    """Rows like those of `key_row`, one behind the other, from as many hashes as offsets."""
+    row: cython.pointer[cython.ulonglong]
+    i: cython.Py_ssize_t
+    n: cython.Py_ssize_t = len(hashes)
+    if len(offsets) != n:
+        raise ValueError(f"{n} hashes for {len(offsets)} offsets")
+    if cython.compiled:
+        made: bytes = PyBytes_FromStringAndSize(cython.NULL, n * 16)
+        row = cython.cast(cython.pointer[cython.ulonglong], PyBytes_AS_STRING(made))
+        for i in range(n):
+            row[2 * i] = hashes[i]
+            row[2 * i + 1] = cython.cast(cython.ulonglong, offsets[i])
+        return made
+    rows = bytearray()
+    for i in range(n):
+        rows += hashes[i].to_bytes(8, byteorder) + offsets[i].to_bytes(8, byteorder, signed=True)
+    return bytes(rows)
 
 
 def hash_keys(
@@ -251,6 +293,7 @@ def hash_keys(
 
     Fills ``hashes`` and the matching record ``kept`` offsets, and returns how many.
     """
+    keys: cython.pointer[cython.const[cython.uchar]]
     i: cython.Py_ssize_t
     n: cython.Py_ssize_t = 0
     size: cython.Py_ssize_t = len(data)
@@ -258,12 +301,16 @@ def hash_keys(
         raise ValueError("hash_keys: buffers too short")
     if len(valid) * 8 < rows:
         raise ValueError("hash_keys: buffers too short")
+    if cython.compiled:
+        keys = cython.address(data[0]) if size else cython.NULL
+    else:
+        keys = data
     for i in range(rows):
         if not (valid[i >> 3] >> (i & 7)) & 1:
             continue
         if ends[i] < 0 or ends[i + 1] < ends[i] or ends[i + 1] > size:
             raise ValueError("hash_keys: key outside its buffer")
-        hashes[n] = _xxh64(data, ends[i], ends[i + 1])
+        hashes[n] = _xxh64(keys, ends[i], ends[i + 1])
         kept[n] = offsets[i]
         n += 1
     return n

@@ -5,7 +5,8 @@
 A single append has a budget of a few microseconds, and most of it is the system call. What remains is
 kept here, in C integers: the roll policy's limits, the end of the segment, when the next index entry is
 due, and the sums of the seal's open block. Nothing here decides anything: `took` answers with flags and
-the writer acts on them. One source, compiled by Cython or run as it is; not thread-safe by itself.
+the writer acts on them. One source, compiled by Cython (with _ledger.pxd) or run as it is; not thread-safe by
+itself.
 """
 
 import cython
@@ -27,6 +28,7 @@ INDEX_ENTRY_DUE = 1
 BLOCK_FULL = 2
 FIRST_BATCH = 4
 ROOM_DUE = 8
+IN_DOUBT = -2
 BLOCK_BYTES = 65536
 NEVER = 0x7FFFFFFFFFFFFFFF
 
@@ -34,18 +36,6 @@ NEVER = 0x7FFFFFFFFFFFFFFF
 @cython.cclass
 class BlockSums:
     """The sums of a run of batches, one behind the other, that will be a block of the seal."""
-
-    start = cython.declare(cython.longlong, visibility="public")
-    end = cython.declare(cython.longlong, visibility="public")
-    crc = cython.declare(cython.uint, visibility="public")
-    first_offset = cython.declare(cython.longlong, visibility="public")
-    last_offset = cython.declare(cython.longlong, visibility="public")
-    records = cython.declare(cython.longlong, visibility="public")
-    batches = cython.declare(cython.longlong, visibility="public")
-    min_timestamp = cython.declare(cython.longlong, visibility="public")
-    max_timestamp = cython.declare(cython.longlong, visibility="public")
-    next_offset = cython.declare(cython.longlong, visibility="public")
-    contiguous = cython.declare(cython.bint, visibility="public")
 
     def __init__(self, start, next_offset):
         """``next_offset`` is what the first batch must begin with to be contiguous; -1 when nobody knows."""
@@ -113,20 +103,6 @@ class BlockSums:
 class Ledger:
     """Where a segment ends and what its next append must be compared with."""
 
-    size = cython.declare(cython.longlong, visibility="public")
-    next_offset = cython.declare(cython.longlong, visibility="public")
-    last_position = cython.declare(cython.longlong, visibility="public")
-    bytes_since_entry = cython.declare(cython.longlong, visibility="public")
-    max_timestamp = cython.declare(cython.longlong, visibility="public")
-    offset_of_max_timestamp = cython.declare(cython.longlong, visibility="public")
-    interval_bytes = cython.declare(cython.longlong, visibility="public")
-    roll_bytes = cython.declare(cython.longlong, visibility="public")
-    roll_offset = cython.declare(cython.longlong, visibility="public")
-    roll_timestamp = cython.declare(cython.longlong, visibility="public")
-    roll_now_ms = cython.declare(cython.longlong, visibility="public")
-    room_until = cython.declare(cython.longlong, visibility="public")
-    sums = cython.declare(BlockSums, visibility="public")
-
     def __init__(self, base_offset, size, next_offset):
         self.size = size
         self.next_offset = next_offset
@@ -141,6 +117,7 @@ class Ledger:
         self.roll_now_ms = NEVER
         self.room_until = NEVER
         self.sums = None
+        self.in_doubt = False
 
     def append_one(
         self,
@@ -157,8 +134,12 @@ class Ledger:
         """One record as the next batch: encoded, given to ``pwrite(data, position)``, accounted for.
 
         Returns the flags of `took`; -1, with nothing done, when it is larger than ``max_bytes`` or the roll
-        policy must be asked first. What ``pwrite`` raises passes through, and nothing is accounted for.
+        policy must be asked first; IN_DOUBT, with nothing done, when an earlier operation was cut short.
+        ``in_doubt`` is set before the write and left set: the writer clears it when all of its part is done.
+        What ``pwrite`` raises passes through, and nothing is accounted for.
         """
+        if self.in_doubt:
+            return -2
         offset: cython.longlong = self.next_offset
         data: bytes = one_record(value, key, headers, timestamp, offset, leader_epoch, timestamp_type)
         size: cython.longlong = len(data)
@@ -166,6 +147,7 @@ class Ledger:
             raise RuntimeError("a record was appended while another was encoded")
         if size > max_bytes or not self.fits(size, offset, timestamp, now_ms):
             return -1
+        self.in_doubt = True
         pwrite(data, self.size)
         return self.took(data, size, offset, offset, 1, timestamp, timestamp)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 INDEX_ENTRY_DUE: int
 BLOCK_FULL: int
 FIRST_BATCH: int
+IN_DOUBT: int
 ROOM_DUE: int
 NEVER: int
 BLOCK_BYTES: int
@@ -48,6 +49,7 @@ class Ledger:
     roll_now_ms: int
     room_until: int
     sums: BlockSums | None
+    in_doubt: bool
     def __init__(self, base_offset: int, size: int, next_offset: int) -> None: ...
     def append_one(
         self,

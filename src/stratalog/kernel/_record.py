@@ -213,16 +213,12 @@ def walk_records(
     row: cython.Py_ssize_t,
     end_row: cython.Py_ssize_t,
     body: cython.Py_ssize_t,
-    strict: cython.bint,
-    keyed: cython.bint,
     state: cython.longlong[::1],
 ) -> cython.int:
-    """Check every record of the rows and fill in their least (and, when ``strict``, largest) timestamps.
+    """Check every record of the rows and fill in their least timestamps.
 
-    ``strict`` is for batches from the network: offset deltas 0, 1, 2 …, attributes zero, and the table's
-    largest timestamp is corrected instead of judged. ``keyed``: a record without a key is an error. When not
-    ``strict``, LogAppendTime batches and those of one record are not walked, and the walk ends at a
-    compressed batch whose records were not given. ``state`` 3: the row after the last one done.
+    LogAppendTime batches and those of one record are not walked, and the walk ends at a compressed batch
+    whose records were not given. ``state`` 3: the row after the last one done.
     """
     src: cython.pointer[cython.const[cython.uchar]]
     t: cython.pointer[cython.longlong]
@@ -257,13 +253,12 @@ def walk_records(
         while r < end_row:
             i = r * 14
             n = 0
-            if not strict:
-                if t[i + 6] & 8 or t[i + 4] <= 1:
-                    t[i + 10] = t[i + 9]
-                    r += 1
-                    continue
-                if body < 0 and t[i + 6] & 7:
-                    break
+            if t[i + 6] & 8 or t[i + 4] <= 1:
+                t[i + 10] = t[i + 9]
+                r += 1
+                continue
+            if body < 0 and t[i + 6] & 7:
+                break
             end = body_end(t, i, body, size)
             if end < 0 or t[i + 4] > (end - (body if body >= 0 else t[i] + 61)) // 7:
                 code = -12
@@ -277,14 +272,8 @@ def walk_records(
                 if p < 0:
                     code = cython.cast(cython.int, p)
                     break
-                if f[1] <= previous or f[1] > t[i + 3] - t[i + 2] or (strict and f[1] != n):
+                if f[1] <= previous or f[1] > t[i + 3] - t[i + 2]:
                     code = -10
-                    break
-                if strict and f[0]:
-                    code = -13
-                    break
-                if keyed and f[3] < 0:
-                    code = -14
                     break
                 previous = f[1]
                 timestamp = f[8]
@@ -301,11 +290,7 @@ def walk_records(
             if p != end:
                 code = -11
                 break
-            if t[i + 6] & 8:
-                least = t[i + 9]
-            elif strict:
-                t[i + 9] = largest
-            elif largest > t[i + 9]:
+            if largest > t[i + 9]:
                 code = -15
                 break
             t[i + 10] = least

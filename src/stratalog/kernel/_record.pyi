@@ -9,7 +9,5 @@ def walk_records(
     row: int,
     end_row: int,
     body: int,
-    strict: bool,
-    keyed: bool,
     state: Numbers,
 ) -> int: ...

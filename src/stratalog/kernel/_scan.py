@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 # cython: freethreading_compatible=True
-"""Batch headers: found, checked and put in a table; indexed; patched in place.
+"""Batch headers: found, checked and put in a table; indexed.
 
 The table is int64, ``WIDTH`` numbers a batch, columns ``POSITION`` … ``BASE_SEQUENCE``. Nothing here looks
 inside a batch's records. One source, compiled by Cython or run as it is; every read is checked against
@@ -20,8 +20,6 @@ if cython.compiled:
         stratalog_be64,
         stratalog_crc,
         stratalog_native_init,
-        stratalog_put32,
-        stratalog_put64,
     )
 
     stratalog_native_init()
@@ -99,8 +97,12 @@ def scan_batches(
     table: cython.longlong[::1],
     row: cython.Py_ssize_t,
     info: cython.longlong[::1],
+    reach: cython.Py_ssize_t = -1,
 ):
     """Read batch headers of source[start:end] into ``table`` from ``row`` on; return the next free row.
+
+    Batches must end within the buffer or, with ``reach``, before that position: then only headers are read,
+    no CRC is checked, and ``info[1]`` may lie past ``end``.
 
     ``info``: 0 out: why it stopped; 1 out: the position after the last good batch; 2 out: bytes needed
     (PARTIAL); 3 in/out: the lowest base offset allowed next (the only one, when ``contiguous``);
@@ -124,6 +126,10 @@ def scan_batches(
     code: cython.int = 0
     if start < 0 or end > len(source) or start > end or len(info) < 9 or row < 0:
         raise ValueError("scan_batches: range outside the buffer")
+    if reach < end:
+        reach = end
+    elif reach > end:
+        check_crc = False
     info[0] = 0
     info[1] = start
     info[2] = 0
@@ -191,7 +197,7 @@ def scan_batches(
                 info[4] = floor
                 info[5] = base
                 break
-            if size > end - p:
+            if size > reach - p:
                 code = 1
                 info[2] = size
                 break
@@ -239,6 +245,26 @@ def scan_batches(
     info[6] = records
     info[7] = largest
     return row
+
+
+def find_row(
+    table: cython.const[cython.longlong][::1],
+    rows: cython.Py_ssize_t,
+    column: cython.Py_ssize_t,
+    least: cython.longlong,
+) -> cython.Py_ssize_t:
+    """The first of ``rows`` whose ``column``, which rises, is not below ``least``; ``rows`` when none is."""
+    low: cython.Py_ssize_t = 0
+    middle: cython.Py_ssize_t
+    if rows < 0 or rows * 14 > len(table) or not 0 <= column < 14:
+        raise ValueError("find_row: rows outside the table")
+    while low < rows:
+        middle = (low + rows) // 2
+        if table[middle * 14 + column] < least:
+            low = middle + 1
+        else:
+            rows = middle
+    return low
 
 
 def plan_run(
@@ -337,85 +363,3 @@ def index_batches(
             state[0] = 0
         state[0] += table[i + 1]
     return n
-
-
-def assign_offsets(
-    target: cython.uchar[::1],
-    table: cython.longlong[::1],
-    rows: cython.Py_ssize_t,
-    base_offset: cython.longlong,
-    leader_epoch: cython.int,
-    append_time: cython.bint,
-    append_time_ms: cython.longlong,
-):
-    """Write offsets and leader epoch into the batches of ``target``; return the next offset.
-
-    The largest timestamp and the timestamp type are brought in line with the table (with ``append_time``:
-    LogAppendTime and ``append_time_ms``); only where that changes bytes is the CRC computed again.
-    """
-    r: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    p: cython.Py_ssize_t
-    size: cython.longlong
-    attributes: cython.longlong
-    largest: cython.longlong
-    src: cython.pointer[cython.uchar]
-    if rows < 0 or rows * 14 > len(table):
-        raise ValueError("assign_offsets: rows outside the table")
-    if rows == 0:
-        return base_offset
-    if len(target) < 61:
-        raise ValueError("assign_offsets: batch outside the buffer")
-    if cython.compiled:
-        src = cython.address(target[0])
-    else:
-        src = target
-    for r in range(rows):
-        i = r * 14
-        p = table[i]
-        size = table[i + 1]
-        if p < 0 or size < 61 or size > len(target) - p:
-            raise ValueError("assign_offsets: batch outside the buffer")
-        _put64(src, p, base_offset)
-        _put32(src, p + 12, leader_epoch)
-        attributes = table[i + 6] & ~8
-        largest = table[i + 9]
-        if append_time:
-            attributes |= 8
-            largest = append_time_ms
-            table[i + 10] = largest
-        table[i + 5] = leader_epoch
-        table[i + 3] += base_offset - table[i + 2]
-        table[i + 2] = base_offset
-        table[i + 6] = attributes
-        table[i + 9] = largest
-        if _i16(src, p + 21) != attributes or _i64(src, p + 35) != largest:
-            src[p + 21] = (attributes >> 8) & 0xFF
-            src[p + 22] = attributes & 0xFF
-            _put64(src, p + 35, largest)
-            table[i + 7] = _checksum(src, p + 21, p + size)
-            _put32(src, p + 17, table[i + 7])
-        base_offset = table[i + 3] + 1
-    return base_offset
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _put64(src: cython.pointer[cython.uchar], p: cython.Py_ssize_t, value: cython.longlong) -> cython.int:
-    if cython.compiled:
-        stratalog_put64(src + p, value)
-    else:
-        src[p : p + 8] = (value & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "big")
-    return 0
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _put32(src: cython.pointer[cython.uchar], p: cython.Py_ssize_t, value: cython.longlong) -> cython.int:
-    if cython.compiled:
-        stratalog_put32(src + p, value)
-    else:
-        src[p : p + 4] = (value & 0xFFFFFFFF).to_bytes(4, "big")
-    return 0

@@ -15,19 +15,12 @@ def scan_batches(
     table: Numbers,
     row: int,
     info: Numbers,
+    reach: int = -1,
 ) -> int: ...
+def find_row(table: Numbers, rows: int, column: int, least: int) -> int: ...
 def plan_run(
     table: Numbers, row: int, end_row: int, bounds: Numbers, skip: Bytes, max_bytes: int, out: Numbers
 ) -> bool: ...
 def index_batches(
     table: Numbers, rows: int, interval_bytes: int, base_position: int, state: Numbers, out: Numbers
-) -> int: ...
-def assign_offsets(
-    target: bytearray | memoryview,
-    table: Numbers,
-    rows: int,
-    base_offset: int,
-    leader_epoch: int,
-    append_time: bool,
-    append_time_ms: int,
 ) -> int: ...

@@ -19,6 +19,7 @@ from types import ModuleType
 from stratalog.kernel import standin
 
 _HERE = Path(__file__).parent
+_interpreted = False
 
 
 @contextmanager
@@ -76,15 +77,19 @@ def _full(name: str) -> str:
 def prepare(*names: str) -> bool:
     """Make ``from stratalog.kernel._name import …`` find the right form of each module.
 
-    To be called before that import, a module that uses others after them. True when all are compiled.
+    To be called before that import, a module that uses others after them. True when all are compiled. The two
+    forms do not mix, since compiled modules call each other in C: where one of the extensions was not built,
+    every module runs interpreted.
     """
-    pure = os.environ.get("STRATALOG_PURE") == "1"
-    compiled = True
-    for name in names:
-        built = any((_HERE / f"{name}{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
-        if built and not pure:
-            continue
-        compiled = False
-        if _full(name) not in sys.modules:
-            _run_source(name, _full(name))
-    return compiled
+    global _interpreted
+    if os.environ.get("STRATALOG_PURE") == "1" or not all(map(_built, names)):
+        _interpreted = True
+    if _interpreted:
+        for name in names:
+            if _full(name) not in sys.modules:
+                _run_source(name, _full(name))
+    return not _interpreted
+
+
+def _built(name: str) -> bool:
+    return any((_HERE / f"{name}{suffix}").exists() for suffix in EXTENSION_SUFFIXES)

@@ -16,6 +16,7 @@ from stratalog.format.seal import parse as parse_seal
 from stratalog.log.active import ActiveSegment, rebuild_facts
 from stratalog.log.context import LogContext
 from stratalog.log.keys import ActiveKeyIndex
+from stratalog.log.resync import resume
 from stratalog.log.roll import jitter_ms, reopened_created_ms
 from stratalog.log.scanning import scan_file
 from stratalog.log.segment import Segment
@@ -57,26 +58,38 @@ class Activation:
         position = self._load_indexes(trusted)
         if position:
             self.active.sealer = self._resume_seal(trusted)
-        covered = self._feed_up_to(trusted, position)
-        if covered < trusted.position:
-            # Damage below the synced end: readers will name it, and nothing more is derived from it.
+        if not self._feed_up_to(trusted, position):
+            # Damage below the synced end: readers will name it, and no seal or key index speaks of the log.
             self.active.sealer = self.active.keys = None
         if self.active.keys is not None and position:
             self._load_keys(trusted)
         self.active.size, self.active.next_offset = trusted.position, trusted.offset
 
-    def _feed_up_to(self, trusted: SyncedEnd, position: int) -> int:
-        """Index what the files do not cover; returns how far that went."""
-        covered = position
+    def _feed_up_to(self, trusted: SyncedEnd, position: int) -> bool:
+        """Index what the files do not cover, behind damage too; False when there is damage."""
+        whole, check_crc, next_offset = True, position == 0, self._segment.base_offset
         try:
             with self._segment.open_log() as file:
-                for at, data, scan in scan_file(file, position, trusted.position, check_crc=position == 0):
-                    if scan.n and scan.last_offset < trusted.offset:
+                while position < trusted.position:
+                    for at, data, scan in scan_file(file, position, trusted.position, check_crc=check_crc):
+                        if not scan.n or scan.last_offset >= trusted.offset:
+                            break
                         self.feed(at, data, scan)
-                        covered = at + scan.end
+                        position, next_offset = at + scan.end, scan.last_offset + 1
+                    if position < trusted.position:
+                        whole, self.active.sealer, self.active.keys = False, None, None
+                        position = resume(
+                            self._segment,
+                            file,
+                            position,
+                            limit=trusted.position,
+                            at_least=next_offset,
+                            at_most=trusted.offset - 1,
+                        )
         except (InvalidArgumentError, FormatError) as error:
             self._context.warn(f"{self._segment.path()}: {error}")
-        return covered
+            return False
+        return whole
 
     def _load_keys(self, trusted: SyncedEnd) -> None:
         """The keys of the synced part, as a clean close left them or from the records; none when damaged."""
@@ -130,7 +143,11 @@ class Activation:
             seal = parse_seal(self._context.fs.read_file(self._segment.path("seal")))
         except (FileNotFoundError, FormatError):
             return None
-        return SealBuilder.resume(seal) if seal.size_bytes == trusted.position else None
+        if seal.size_bytes != trusted.position:
+            return None
+        if seal.stranger(self._segment.owner(), self._segment.base_offset):
+            return None
+        return SealBuilder.resume(seal)
 
     def feed(self, position: int, data: memoryview, scan: Scan) -> None:
         """Take in the batches of a scan; ``position`` is where ``data`` was read."""

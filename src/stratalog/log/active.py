@@ -14,10 +14,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from stratalog import kernel
+from stratalog.config import TopicConfig
 from stratalog.errors import StorageError
 from stratalog.format import batch as batches
 from stratalog.format import keyindex, txn_index
 from stratalog.format import seal as seals
+from stratalog.format.identity import PartitionId
 from stratalog.format.offset_index import OffsetIndex
 from stratalog.format.seal import Seal, SealBuilder
 from stratalog.format.time_index import TimeIndex
@@ -26,6 +28,12 @@ from stratalog.fs import File
 from stratalog.kernel import Ledger
 from stratalog.log.context import LogContext
 from stratalog.log.keys import ActiveKeyIndex
+from stratalog.log.roll import (
+    OFFSET_INDEX_ENTRY_BYTES,
+    TIME_INDEX_ENTRY_BYTES,
+    ActiveSegmentFacts,
+    limits,
+)
 from stratalog.log.scanning import scan_file
 from stratalog.log.segment import Segment
 from stratalog.model import SegmentInfo, SegmentState
@@ -56,8 +64,10 @@ class ActiveSegment(Segment):
         "jitter_ms",
         "keys",
         "ledger",
+        "roll_entries",
         "times",
         "times_written",
+        "txns_written",
     )
 
     is_active = True
@@ -95,6 +105,9 @@ class ActiveSegment(Segment):
         self.sealer = SealBuilder(base_offset)
         self.keys: ActiveKeyIndex | None = ActiveKeyIndex() if keyed else None
         self.aborted_txns: list[AbortedTxn] = []
+        self.txns_written = 0
+        self.roll_entries = 0
+        """So many index entries end the segment; set by `arm`."""
         self.file: File | None = None
 
     @property
@@ -142,6 +155,9 @@ class ActiveSegment(Segment):
     def aborted(self) -> tuple[AbortedTxn, ...]:
         return tuple(self.aborted_txns)
 
+    def batches_end_offset(self) -> int:
+        return self.ledger.next_offset
+
     def first_offset_since(self, timestamp: int) -> int:
         before = self.times.lookup(timestamp - 1)
         if before is None or not self.meets_time_entry(before):
@@ -173,9 +189,35 @@ class ActiveSegment(Segment):
         return self.file
 
     def release_file(self) -> None:
-        if self.file is not None:
-            self.context.handles.release(self.file)
-            self.file = None
+        file, self.file = self.file, None  # first, so that a release cut short is not done twice
+        if file is not None:
+            self.context.handles.release(file)
+
+    def facts(self) -> ActiveSegmentFacts:
+        """Return what the roll policy needs to know."""
+        return ActiveSegmentFacts(
+            base_offset=self.base_offset,
+            size_bytes=self.size,
+            records=self.next_offset - self.base_offset,
+            created_ms=self.created_ms,
+            first_timestamp=self.first_timestamp,
+            offset_index_entries=self.entries,
+            time_index_entries=len(self.times),
+            jitter_ms=self.jitter_ms,
+        )
+
+    def arm(self, config: TopicConfig) -> None:
+        """Set the roll policy as numbers, so that nearly every append only makes a few comparisons."""
+        bound, ledger = limits(config, self.facts()), self.ledger
+        ledger.interval_bytes = config.index_interval_bytes
+        ledger.roll_bytes = bound.size_bytes
+        ledger.roll_timestamp = bound.timestamp
+        ledger.roll_now_ms = bound.now_ms
+        ledger.roll_offset = min(bound.last_offset, self.base_offset + bound.records - 1)
+        index_bytes = config.segment_index_bytes
+        self.roll_entries = min(
+            index_bytes // OFFSET_INDEX_ENTRY_BYTES, index_bytes // TIME_INDEX_ENTRY_BYTES - 1
+        )
 
     def settle(self, flags: int, last_offset: int, position: int) -> None:
         """Do what the ledger found due with the batch it just took at ``position``."""
@@ -208,22 +250,24 @@ class ActiveSegment(Segment):
             try:
                 self.open_for_append().truncate(self.size)
             except StorageError as error:
-                self.context.warn(f"{self.path()}: {error}; reserved space is not given back")
+                self.context.warn(f"{error}; reserved space is not given back")
 
-    def add_aborted(self, txn: AbortedTxn) -> None:
-        """Remember an aborted transaction, in memory and behind the `.txnindex`."""
-        position = len(self.aborted_txns) * txn_index.ENTRY_SIZE
-        self.aborted_txns.append(txn)
-        self._append_file("txnindex", txn_index.pack([txn]), position)
+    @property
+    def behind(self) -> bool:
+        """True when there are entries that no file has yet."""
+        return len(self.index) > self.index_written or len(self.aborted_txns) > self.txns_written
 
-    def write_behind(self, *, force: bool = False) -> None:
-        """Write index entries not yet in their files; cheap, not synced."""
-        pending = len(self.index) - self.index_written
-        if pending and (force or pending >= WRITE_BEHIND_ENTRIES):
+    def write_behind(self) -> None:
+        """Write entries not yet in their files; cheap, not synced."""
+        if len(self.index) > self.index_written:
             self._append_file("index", self.index.tail_bytes(self.index_written), self.index_written * 8)
             self.index_written = len(self.index)
             self._append_file("timeindex", self.times.tail_bytes(self.times_written), self.times_written * 12)
             self.times_written = len(self.times)
+        if len(self.aborted_txns) > self.txns_written:
+            missing = txn_index.pack(self.aborted_txns[self.txns_written :])
+            self._append_file("txnindex", missing, self.txns_written * txn_index.ENTRY_SIZE)
+            self.txns_written = len(self.aborted_txns)
 
     def _append_file(self, kind: str, data: bytes, position: int) -> None:
         file = self.context.fs.open(self.path(kind), "a")
@@ -233,12 +277,14 @@ class ActiveSegment(Segment):
         finally:
             file.close()
 
-    def write_sidecars(self, *, keyed: bool, known: Seal | None = None) -> None:
+    def write_sidecars(
+        self, *, keyed: bool, known: Seal | None = None, owner: PartitionId | None = None
+    ) -> None:
         """Everything derived from the log, whole, unsynced; called when the segment is sealed or closed.
 
         A log that is damaged gets no seal and no key index: they would speak of a part of it only. What no
         log can tell, that a gap at its end is meant and that it was cleaned, is taken over from ``known``,
-        an earlier seal of the same bytes.
+        an earlier seal of the same bytes. ``owner`` is whom the seal must name, when that is at hand.
         """
         self.give_room_back()
         if self.ledger.max_timestamp >= 0:
@@ -259,9 +305,14 @@ class ActiveSegment(Segment):
         self.index_written, self.times_written = len(self.index), len(self.times)
         if aborted:
             fs.write_file(self.path("txnindex"), aborted, sync=False)
+            self.txns_written = len(self.aborted_txns)
         if self.sealer is None:
             return
-        seal = self.sealer.build(txn_index_crc=kernel.crc32c(aborted) if aborted else 0)
+        seal = self.sealer.build(
+            txn_index_crc=kernel.crc32c(aborted) if aborted else 0,
+            owner=owner or self.owner(),
+            base_offset=self.base_offset,
+        )
         if known is not None and (known.size_bytes, known.crc) == (seal.size_bytes, seal.crc):
             seal = replace(seal, contiguous=known.contiguous, cleaned=known.cleaned)
         if keyed and self.keys is not None:

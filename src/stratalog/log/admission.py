@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from stratalog.config import TopicConfig
 from stratalog.errors import InvalidRecordError, RecordTooLargeError
+from stratalog.model import CREATE_TIME, LOG_APPEND_TIME, LONG_MAX
 
 
 class Admission:
     """The rules of one topic. Pure: values in, an error or nothing out."""
 
-    __slots__ = ("_after_ms", "_before_ms", "_config", "_topic", "max_batch_bytes", "needs_key")
+    __slots__ = (
+        "_after_ms",
+        "_before_ms",
+        "_config",
+        "_topic",
+        "max_batch_bytes",
+        "needs_key",
+        "timestamp_type",
+    )
 
     def __init__(self, topic: str, config: TopicConfig) -> None:
         self._topic = topic
@@ -18,6 +27,7 @@ class Admission:
         self._before_ms = config.message_timestamp_before_max_ms
         self.max_batch_bytes = min(config.max_message_bytes, config.segment_bytes)
         self.needs_key = config.compact
+        self.timestamp_type = LOG_APPEND_TIME if config.log_append_time else CREATE_TIME
 
     def keyless(self) -> InvalidRecordError:
         """The error for a record without a key in a compacted topic."""
@@ -38,7 +48,7 @@ class Admission:
         if self._config.log_append_time:
             return
         for timestamp in (newest, oldest):
-            if timestamp > now_ms + self._after_ms or timestamp < now_ms - self._before_ms:
+            if timestamp > LONG_MAX or not -self._before_ms <= timestamp - now_ms <= self._after_ms:
                 raise InvalidRecordError(
                     f"{self._topic}: timestamp {timestamp} is too far from now ({now_ms}); see"
                     " message.timestamp.before.max.ms and message.timestamp.after.max.ms"

@@ -6,7 +6,8 @@ the CRC. A cleaned segment of ours: the seal's CRC of each block, for the same r
 segment of another broker: offsets increase, which is all that anybody can check.
 
 Damage raises `CorruptionError` naming the file and the byte. Only what a segment's ``size``
-covers is read: a follower lets it grow no further than the last whole valid batch.
+covers is read: a follower lets it grow no further than the last whole valid batch. A file that is shorter
+than that was cut by another program, which is damage too.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def read_chunks(
     with segment.open_log() as file:
         indexed = start.last_offset
         if indexed is not None:
-            met = _meet(file, start)
+            met = meet(file, start)
             if met is not None and indexed < offset:
                 # The indexed batch ends before the wanted offset: begin behind it, whatever is in it.
                 behind = start.position + met.size
@@ -105,7 +106,7 @@ def _next_entry(segment: Segment, file: File, start: Start, offset: int) -> Star
     found = segment.offset_index().after_position(start.position)
     if found is not None and offset >= 0:
         later = Start(found[1], found[0])
-        met = _meet(file, later)
+        met = meet(file, later)
         if met is not None and met.base_offset <= offset <= found[0]:
             return later
     segment.context.warn(f"{segment.path('index')}: does not meet the log; rebuilt from it")
@@ -113,8 +114,8 @@ def _next_entry(segment: Segment, file: File, start: Start, offset: int) -> Star
     return Start(0, None)
 
 
-def _meet(file: File, start: Start) -> Peek | None:
-    """The batch at the indexed position; None when it does not end with the indexed offset."""
+def meet(file: File, start: Start) -> Peek | None:
+    """Return the header at the indexed position; None when it does not end with the indexed offset."""
     found = batches.peek(file.pread(HEADER_SIZE, start.position))
     return found if found is not None and found.last_offset == start.last_offset else None
 
@@ -149,8 +150,14 @@ def _chunks(
         want = max(size, needed)
         if blocks is not None:
             want = blocks.round_up(position, want)
-        data = _fill(file, min(want, limit - position), position, buffers)
+        want = min(want, limit - position)
+        data = _fill(file, want, position, buffers)
+        cut: CorruptionError | None = None
+        if len(data) < want:
+            cut = cut_short(segment, limit, position + len(data))
         if blocks is not None:
+            if cut is not None:
+                raise cut  # the seal's CRC of the last block cannot be checked
             blocks.check(data, position)
         if contiguous and expect is None and len(data) >= 8:
             expect = int.from_bytes(data[0:8], "big", signed=True)
@@ -178,16 +185,20 @@ def _chunks(
             position += scan.end
             needed = 0
             size = min(size * 4, full_size)
+            if cut is not None:
+                raise cut
             if scan.stop in (Stop.END, Stop.FULL, Stop.PARTIAL):
                 if scan.stop is Stop.PARTIAL:
                     needed = scan.needed
                 continue
-        if scan.stop is Stop.PARTIAL and position + scan.needed <= limit and len(data) < scan.needed:
+        if cut is not None:
+            raise cut
+        if scan.stop is Stop.PARTIAL and want < scan.needed <= limit - position:
             needed = scan.needed
             continue
         if scan.stop is Stop.END or (scan.stop is Stop.ZERO and not contiguous):
             return
-        raise _error(segment, scan, position)
+        raise scan_error(segment, scan, position)
 
 
 def _fill(file: File, size: int, position: int, buffers: list[bytearray]) -> bytes | memoryview:
@@ -204,7 +215,17 @@ def _fill(file: File, size: int, position: int, buffers: list[bytearray]) -> byt
     return view[: file.pread_into(view, position)]
 
 
-def _error(segment: Segment, scan: Scan, position: int) -> CorruptionError | UnsupportedFormat:
+def cut_short(segment: Segment, size: int, position: int) -> CorruptionError:
+    """Build the error for a file that ends at ``position`` where the log has ``size`` bytes."""
+    return CorruptionError(
+        f"the file ends here, where the log has {size} bytes: it was cut",
+        path=segment.path(),
+        position=position,
+    )
+
+
+def scan_error(segment: Segment, scan: Scan, position: int) -> CorruptionError | UnsupportedFormat:
+    """Build the error for the batch at ``position``, at which ``scan`` stopped."""
     if scan.stop is Stop.UNSUPPORTED and not segment.contiguous:
         return UnsupportedFormat(f"{segment.path()} at byte {position}: {scan.reason}")
     reason = scan.reason

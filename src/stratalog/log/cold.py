@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from stratalog.format.identity import PartitionId
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import File
 from stratalog.log.context import LogContext
@@ -98,10 +99,11 @@ class ArchivedSegment(Segment):
     def path(self, kind: str = "log") -> str:
         return self.source.url(kind)
 
-    @contextmanager
-    def open_log(self) -> Iterator[File]:
-        with self.source.open() as file:
-            yield file
+    def pin_log(self) -> File:
+        return self.source.open()
+
+    def unpin_log(self, file: File) -> None:
+        file.close()
 
     @contextmanager
     def open_keyindex(self) -> Iterator[File]:
@@ -121,8 +123,12 @@ class ArchivedSegment(Segment):
         """When its log was last written to, before it went to the archive."""
         return self.source.modified_ms
 
-    def _read_sidecar(self, kind: str) -> bytes | None:
+    def _read_sidecar(self, kind: str, **limit: int) -> bytes | None:
         return self.source.read(kind)
+
+    def owner(self) -> PartitionId:
+        # The manifest vouches for the object; a restored topic may have another id than its archive.
+        return PartitionId(partition=self.partition)
 
     def inode(self) -> int:
         return self.serial  # objects never change

@@ -7,15 +7,16 @@ middle of a policy, so that tests can move it.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from stratalog import locks
 from stratalog.fs import FileSystem, HandleCache
 from stratalog.log.deletion import Deletions
+from stratalog.log.sync_thread import SyncThread
 
 logger = logging.getLogger("stratalog")
 
@@ -53,7 +54,9 @@ class SidecarCache:
         self._limit = limit_bytes
         self._used = 0
         self._entries: OrderedDict[tuple[int, str], tuple[object, int]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._kinds: set[str] = set()
+        """Every kind there ever was: a handful, so that a segment is forgotten without a search."""
+        self._lock = locks.lock("sidecars")
 
     def get(self, serial: int, kind: str, load: Callable[[], tuple[T, int]]) -> T:
         """The cached value for (serial, kind), loading it when absent. ``load`` returns (value, bytes)."""
@@ -66,6 +69,7 @@ class SidecarCache:
         value, cost = load()
         with self._lock:
             if key not in self._entries:
+                self._kinds.add(kind)
                 self._entries[key] = (value, cost + 256)
                 self._used += cost + 256
             while self._used > self._limit and len(self._entries) > 1:
@@ -76,8 +80,10 @@ class SidecarCache:
     def forget(self, serial: int) -> None:
         """Drop what is cached of one segment."""
         with self._lock:
-            for key in [key for key in self._entries if key[0] == serial]:
-                self._used -= self._entries.pop(key)[1]
+            for kind in self._kinds:
+                found = self._entries.pop((serial, kind), None)
+                if found is not None:
+                    self._used -= found[1]
 
 
 def _log_warning(message: str) -> None:
@@ -94,3 +100,4 @@ class LogContext:
     warn: Callable[[str], None] = _log_warning
     cache: SidecarCache = field(default_factory=SidecarCache)
     deletions: Deletions = field(default_factory=Deletions)
+    sync_thread: SyncThread = field(default_factory=SyncThread)

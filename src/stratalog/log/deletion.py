@@ -7,11 +7,11 @@ before it went keep reading it. Waiting goes by the monotonic clock.
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from stratalog import locks
 from stratalog.errors import StorageError
 from stratalog.log.names import DELETED, SEGMENT_KINDS, SNAPSHOT, parse_file
 
@@ -21,11 +21,16 @@ if TYPE_CHECKING:
 
 
 class Deletions:
-    """Files waiting to be removed; one list for all partitions of a store."""
+    """Files waiting to be removed; one list for all partitions of a store. Thread-safe.
+
+    The condition's lock protects the list and is held for a look at memory only. A name that is being renamed
+    or removed is busy meanwhile: an earlier file of that name may be on its way out.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = locks.condition("deletions")
         self._due: dict[str, float] = {}
+        self._busy: dict[str, bool] = {}
 
     def add(self, context: LogContext, directory: str, segments: Sequence[Segment], delay_s: float) -> None:
         """Rename the files of segments that nobody looks for any more, and remember to remove them.
@@ -55,7 +60,7 @@ class Deletions:
         for path in paths:
             context.handles.forget(path)
             try:
-                with self._lock:  # an earlier file of that name may be on its way out
+                with self._owning(path + DELETED):
                     context.fs.rename(path, path + DELETED)
                     self._due[path + DELETED] = due
             except FileNotFoundError:
@@ -64,20 +69,36 @@ class Deletions:
 
     def waiting(self) -> list[str]:
         """The files that were renamed and are still there."""
-        with self._lock:
+        with self._changed.lock:
             return list(self._due)
 
     def run(self, context: LogContext, *, everything: bool = False) -> None:
         """Remove what is due. What cannot be removed now is tried again."""
+        if not self._due:
+            return
         now = context.clock.monotonic_s()
-        with self._lock:
+        with self._changed.lock:
             ready = [path for path, due in self._due.items() if everything or due <= now]
         for path in ready:
             try:
-                with self._lock:
+                with self._owning(path):
                     if everything or self._due.get(path, math.inf) <= now:
                         with suppress(FileNotFoundError):
                             context.fs.remove(path)
                         self._due.pop(path, None)
             except StorageError as error:
-                context.warn(f"{path}: {error}; tried again later")
+                context.warn(f"{error}; tried again later")
+
+    @contextmanager
+    def _owning(self, path: str) -> Iterator[None]:
+        owning = False
+        try:
+            with self._changed.lock:
+                self._changed.wait_for(lambda: path not in self._busy)
+                self._busy[path] = owning = True
+            yield
+        finally:
+            if owning:
+                with self._changed.lock:
+                    del self._busy[path]  # no call before it is given back: see `locks.Condition`
+                    self._changed.notify_all()

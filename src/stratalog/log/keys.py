@@ -1,20 +1,28 @@
 """The key index of the active segment, in memory: 64-bit key hash -> offsets.
 
-Two packed arrays in offset order (16 bytes a record), to which an append only adds, and over them a
-chained hash table (4 to 8 bytes a record) that is brought up to date when somebody looks a key up:
+One packed array of rows in offset order (16 bytes a record), to which an append only adds, and over it a
+chained hash table (4 to 8 bytes a record) that is brought up to date by each lookup:
 
-    hashes   [h0 h1 h2 h3 ...]      heads  [bucket -> newest row of the bucket, -1 when empty]
-    offsets  [o0 o1 o2 o3 ...]      older  [row -> the row before it in the same bucket, -1 at the end]
+    rows  [h0 o0 h1 o1 h2 o2 ...]   heads  [bucket -> newest row of the bucket, -1 when empty]
+                                    older  [row -> the row before it in the same bucket, -1 at the end]
 
-Equal hashes are not equal keys: whoever asks verifies the key on the record. Touches no disk and is not
-thread-safe by itself; the partition's lock guards it. A crash loses it, and recovery builds it anew from
-the batches. When the segment is sealed, `sorted_arrays` is what its ``.keyindex`` is made of.
+Equal hashes are not equal keys: the caller verifies the key on the record. Touches no disk. A crash loses
+it, and recovery builds it anew from the batches. When the segment is sealed, its ``.keyindex`` is made from
+`sorted_arrays`.
+
+One writer may add while any number of threads look up. Rows are added in one step that neither a thread
+switch nor a signal can split, and cutting replaces the array, so a lookup that has begun never sees half a
+row or a row that moves. The table is only touched by lookups (and by a cut), under a lock of its own: it
+protects the table alone, is held for memory work only, and nothing else is taken under it. A lookup does not
+see offsets that are added after it began; the caller takes the end of the log first.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+
+from stratalog import kernel, locks
 
 _FIRST_BUCKETS = 1 << 10
 _ARROW_SORT_ROWS = 1 << 16  # below this, importing pyarrow costs more than it saves
@@ -23,70 +31,68 @@ _ARROW_SORT_ROWS = 1 << 16  # below this, importing pyarrow costs more than it s
 class ActiveKeyIndex:
     """Offsets of the active segment by key hash. Offsets are added in ascending order."""
 
-    __slots__ = ("_add_hash", "_add_offset", "_hashes", "_heads", "_offsets", "_older")
+    __slots__ = ("_heads", "_lock", "_older", "_rows", "add_row")
 
     def __init__(self) -> None:
-        self._hashes = array("Q")
-        self._offsets = array("q")
-        self._add_hash = self._hashes.append
-        self._add_offset = self._offsets.append
+        self._rows = array("Q")
+        self.add_row = self._rows.frombytes
+        """Adds one keyed record, a `kernel.key_row`. The table waits for the next lookup."""
         self._older = array("i")
         self._heads = array("i", [-1]) * _FIRST_BUCKETS
+        self._lock = locks.lock("keys")
 
     def __len__(self) -> int:
-        return len(self._offsets)
-
-    def add(self, hash64: int, offset: int) -> None:
-        """One keyed record. Two array appends: the table waits for the next lookup."""
-        self._add_hash(hash64)
-        self._add_offset(offset)
+        return len(self._rows) // 2
 
     def extend(self, hashes: array[int], offsets: array[int]) -> None:
-        """Many keyed records: ``array('Q')`` of hashes and ``array('q')`` of offsets, equally long."""
-        if len(hashes) != len(offsets):
-            raise ValueError(f"{len(hashes)} hashes for {len(offsets)} offsets")
-        self._hashes.extend(hashes)
-        self._offsets.extend(offsets)
+        """Add many keyed records: ``array('Q')`` of hashes and ``array('q')`` of offsets, equally long."""
+        self.add_row(kernel.key_rows(hashes, offsets))
 
     def lookup(self, hash64: int) -> list[int]:
-        """The offsets added with this hash, ascending."""
+        """Return the offsets added with this hash, ascending."""
         found = list(self.newest_first(hash64))
         found.reverse()
         return found
 
     def newest_first(self, hash64: int) -> Iterator[int]:
-        """The same from the newest down, one at a time: the latest record of a key is mostly the first.
+        """Yield the same from the newest down: the latest record of a key is mostly the first.
 
-        What is added while it is being consumed is not seen.
+        Offsets added while it is being consumed are not seen.
         """
-        self._index()
-        heads, older, hashes, offsets = self._heads, self._older, self._hashes, self._offsets
-        row = heads[hash64 & (len(heads) - 1)]
+        with self._lock:
+            self._index()
+            rows, older = self._rows, self._older
+            row = self._heads[hash64 & (len(self._heads) - 1)]
         while row >= 0:
-            if hashes[row] == hash64:
-                yield offsets[row]
+            if rows[2 * row] == hash64:
+                yield rows[2 * row + 1]
             row = older[row]
 
     def truncate(self, end_offset: int) -> None:
-        """Forget every offset at or above ``end_offset``: an append was taken back."""
-        offsets = self._offsets
-        keep = len(offsets)
-        while keep and offsets[keep - 1] >= end_offset:
+        """Forget every offset at or above ``end_offset``: an append was taken back. For the writer only."""
+        rows = self._rows
+        keep = len(rows) // 2
+        while keep and rows[2 * keep - 1] >= end_offset:
             keep -= 1
-        del self._hashes[keep:], offsets[keep:]
-        if keep < len(self._older):
-            self._rebuild(len(self._heads))
+        if 2 * keep == len(rows):
+            return
+        with self._lock:
+            self._rows = rows[: 2 * keep]
+            self.add_row = self._rows.frombytes
+            if keep < len(self._older):
+                self._rebuild(keep, len(self._heads))
 
     def sorted_arrays(self) -> tuple[array[int], array[int]]:
-        """Hashes (``array('Q')``) and offsets (``array('q')``) sorted by hash, then offset."""
+        """Return hashes (``array('Q')``) and offsets (``array('q')``) sorted by hash, then offset."""
         # Both sorts are stable and rows are in offset order already.
-        if len(self._hashes) >= _ARROW_SORT_ROWS:
-            return _arrow_sorted(self._hashes, self._offsets)
-        return _plain_sorted(self._hashes, self._offsets)
+        hashes, offsets = self._rows[0::2], array("q", self._rows[1::2].tobytes())
+        if len(hashes) >= _ARROW_SORT_ROWS:
+            return _arrow_sorted(hashes, offsets)
+        return _plain_sorted(hashes, offsets)
 
     def _index(self) -> None:
-        """Chain the rows added since the last lookup."""
-        rows = len(self._hashes)
+        """Chain the rows added since the last lookup. Under the lock."""
+        rows = len(self._rows) // 2
         done = len(self._older)
         if done == rows:
             return
@@ -94,26 +100,23 @@ class ActiveKeyIndex:
         if rows > 2 * buckets:
             while rows > buckets:
                 buckets *= 2
-            self._rebuild(buckets)
+            self._rebuild(rows, buckets)
             return
-        heads = self._heads
-        chain = self._older.append
-        mask = buckets - 1
-        for row in range(done, rows):
-            bucket = self._hashes[row] & mask
-            chain(heads[bucket])
-            heads[bucket] = row
+        _chain(self._rows[2 * done : 2 * rows : 2], done, self._heads, self._older)
 
-    def _rebuild(self, buckets: int) -> None:
-        heads = array("i", [-1]) * buckets
-        older = array("i")
-        chain = older.append
-        mask = buckets - 1
-        for row, hash64 in enumerate(self._hashes):
-            bucket = hash64 & mask
-            chain(heads[bucket])
-            heads[bucket] = row
+    def _rebuild(self, rows: int, buckets: int) -> None:
+        """Make a table of the first ``rows`` rows; lookups that walk the old one keep it. Under the lock."""
+        heads, older = array("i", [-1]) * buckets, array("i")
+        _chain(self._rows[0 : 2 * rows : 2], 0, heads, older)
         self._heads, self._older = heads, older
+
+
+def _chain(hashes: array[int], first_row: int, heads: array[int], older: array[int]) -> None:
+    chain, mask = older.append, len(heads) - 1
+    for row, hash64 in enumerate(hashes, first_row):
+        bucket = hash64 & mask
+        chain(heads[bucket])
+        heads[bucket] = row
 
 
 def _plain_sorted(hashes: array[int], offsets: array[int]) -> tuple[array[int], array[int]]:

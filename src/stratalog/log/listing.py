@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
-from stratalog.errors import CorruptionError
+from stratalog.errors import CorruptionError, StorageError
 from stratalog.fs import FileStat, FileSystem
 from stratalog.log.context import LogContext
 from stratalog.log.names import SWAP, segment_name
 from stratalog.log.scanning import scan_file
 from stratalog.log.segment import Segment
-from stratalog.log.view import Action, Delete, DirectoryView, Rename, agree, view_of
+from stratalog.log.view import Action, Delete, DirectoryView, Rename, agreed, view_of
 
 LISTING_TRIES = 100
+LISTING_S = 10.0
+"""A directory is listed as many times and for as long at least before it counts as unsettled."""
 
 
 def list_stats(fs: FileSystem, directory: str) -> dict[str, FileStat]:
@@ -33,16 +36,27 @@ def list_files(fs: FileSystem, directory: str) -> dict[str, int]:
     return {name: stat.size for name, stat in list_stats(fs, directory).items()}
 
 
-def settled_view(fs: FileSystem, directory: str) -> tuple[DirectoryView, dict[str, int]]:
-    """What a reader may rely on: the meaning of two listings in a row that agree, and every file's inode."""
-    before = list_files(fs, directory)
-    for _ in range(LISTING_TRIES):
+class UnsettledError(StorageError):
+    """A directory changed faster than it could be listed."""
+
+
+def settled_listing(fs: FileSystem, directory: str) -> tuple[dict[str, int], dict[str, FileStat]]:
+    """Names and sizes that two listings in a row agree on, and every file's stat."""
+    before, tries, began_s = list_files(fs, directory), 0, time.monotonic()
+    while tries < LISTING_TRIES or time.monotonic() - began_s < LISTING_S:
         stats = list_stats(fs, directory)
         now = {name: stat.size for name, stat in stats.items()}
-        if agree(before, now):
-            break
-        before = now
-    return view_of(now), {name: stat.inode for name, stat in stats.items()}
+        found = agreed(before, now)
+        if found is not None:
+            return found, stats
+        before, tries = now, tries + 1
+    raise UnsettledError(f"{directory}: changes too fast to be listed; try again")
+
+
+def settled_view(fs: FileSystem, directory: str) -> tuple[DirectoryView, dict[str, FileStat]]:
+    """What a reader may rely on: the meaning of two listings in a row that agree, and every file's stat."""
+    entries, stats = settled_listing(fs, directory)
+    return view_of(entries), stats
 
 
 def run_actions(context: LogContext, directory: str, actions: Iterable[Action]) -> None:

@@ -1,77 +1,36 @@
-"""Finding records by time and by key in one partition."""
+"""Finding records by key in one partition."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from stratalog import kernel
-from stratalog.errors import CorruptionError, FormatError
+from stratalog.errors import FormatError, OffsetOutOfRangeError
 from stratalog.format import batch as batches
 from stratalog.format.keyindex import KeyIndexReader
 from stratalog.log.active import ActiveSegment
 from stratalog.log.chunks import FULL_CHUNK, read_chunks
-from stratalog.log.point import record_at
-from stratalog.log.reader import MAX_RELISTS, Isolation, LogView, aborted_rows, iter_chunks, or_gone
+from stratalog.log.gaps import check_joined
+from stratalog.log.point import record_at, records_at
+from stratalog.log.reader import Isolation, KeyedView, LogView, Relists, or_gone
 from stratalog.log.segment import Segment, Start
 from stratalog.model import Record
 
-
-def offset_for_time(view: LogView, timestamp: int, isolation: Isolation = "read_uncommitted") -> int | None:
-    """The first offset whose record is at ``timestamp`` or later, as in Kafka; None when none is."""
-    for _ in range(MAX_RELISTS):
-        view.refresh()
-        with suppress(FileNotFoundError):  # replaced or removed while we looked: look again
-            return _offset_for_time(view, timestamp, isolation)
-    return _offset_for_time(view, timestamp, isolation)
+TOGETHER_BYTES = 16 << 10
+TOGETHER_RECORDS = 4096
+"""Records of a key that lie within 16 KiB of each other are read in one pass, at most 4096 at a time."""
 
 
-def _offset_for_time(view: LogView, timestamp: int, isolation: Isolation) -> int | None:
-    start, end = view.log_start_offset, view.end_offset(isolation)
-    for segment in view.segments():
-        if segment.base_offset >= end:
-            return None
-        next_offset = segment.next_offset
-        if next_offset is not None and next_offset <= start:
-            continue
-        with or_gone(view, segment):
-            newest = segment.max_timestamp()
-            if newest is not None and newest < timestamp:
-                continue
-            begin = max(start, segment.base_offset, segment.first_offset_since(timestamp))
-        stop = end if next_offset is None or segment.is_active else min(end, next_offset)
-        aborted = view.aborted(begin, stop) if isolation == "read_committed" else []
-        for found, chunk, limit in iter_chunks(view, begin, stop, full_size=FULL_CHUNK):
-            try:
-                records = batches.decode_records(
-                    chunk.data,
-                    chunk.scan,
-                    chunk.scan.find_offset(begin),
-                    topic=view.topic,
-                    partition=view.partition,
-                    lo=begin,
-                    hi=limit,
-                    since=timestamp,
-                    skip=aborted_rows(chunk.scan, aborted),
-                )
-            except CorruptionError as error:
-                raise error.at(found.path(), chunk.position) from error
-            if records:
-                return records[0].offset
-    return None
-
-
-def key_offsets(segment: Segment, digest: int) -> Iterator[int]:
+def key_offsets(segment: Segment, digest: int) -> Iterable[int]:
     """Offsets in a segment that may hold a key with this hash, newest first."""
     if isinstance(segment, ActiveSegment) and segment.keys is not None:
-        yield from list(segment.keys.newest_first(digest))
-        return
+        return segment.keys.newest_first(digest)
     if not segment.is_active:
         indexed = _indexed(segment, digest)
         if indexed is not None:
-            yield from reversed(indexed)
-            return
-    yield from reversed(_scanned(segment, digest))
+            return reversed(indexed)
+    return reversed(_scanned(segment, digest))
 
 
 def _indexed(segment: Segment, digest: int) -> list[int] | None:
@@ -105,32 +64,65 @@ def _scanned(segment: Segment, digest: int) -> list[int]:
 
 
 def history_backwards(
-    view: LogView, key: bytes, isolation: Isolation = "read_uncommitted"
+    view: KeyedView, key: bytes, isolation: Isolation = "read_uncommitted"
 ) -> Iterator[Record]:
-    """Every record of a key, newest first. A hash may lie; the key on the record is what counts."""
+    """Every record of a key, newest first. Equal hashes are not equal keys: the key on the record decides."""
     view.refresh()
     digest = kernel.hash64(key)
     start = view.log_start_offset
-    bound = view.end_offset(isolation)
+    bound = view.keyed_end_offset(isolation)
+    relists: Relists | None = None
     while True:
         try:
+            following: Segment | None = None
             for segment in reversed(view.segments()):
                 if segment.base_offset >= bound:
+                    following = segment
                     continue
                 with or_gone(view, segment):
-                    offsets = list(key_offsets(segment, digest))
-                for offset in offsets:
-                    if not start <= offset < bound:
-                        continue
-                    record = record_at(view, offset, isolation)
-                    if record is not None and record.key == key:
+                    check_joined(segment, following, start, bound)
+                    offsets = [at for at in key_offsets(segment, digest) if start <= at < bound]
+                for record in _newest_first(view, segment, offsets, isolation):
+                    if record.key == key:
                         yield record
-                        bound = offset
-                bound = min(bound, segment.base_offset)
+                        assert record.offset is not None
+                        bound = record.offset
+                bound, following = min(bound, segment.base_offset), segment
             return
-        except FileNotFoundError:
-            # A segment was replaced or removed: go on below what was already given out.
-            view.refresh()
+        except (FileNotFoundError, OffsetOutOfRangeError) as error:
+            # A segment was replaced or removed: go on below the records that were already yielded.
+            if isinstance(error, FileNotFoundError):
+                relists = relists or Relists(view)
+                relists.again(error, bound)
             start = max(start, view.log_start_offset)
             if bound <= start:
                 return
+
+
+def newest(view: KeyedView, key: bytes, isolation: Isolation = "read_uncommitted") -> Record | None:
+    """Return the newest record of a key; None when there is none."""
+    return next(history_backwards(view, key, isolation), None)
+
+
+def _newest_first(
+    view: LogView, segment: Segment, offsets: list[int], isolation: Isolation
+) -> Iterator[Record]:
+    """The records at ``offsets`` of a segment, newest first like these.
+
+    The first is read alone, because a lookup mostly wants no other. Then those that lie near each other are
+    read together, more and more at a time.
+    """
+    records = max((segment.next_offset or 0) - segment.base_offset, 1)
+    near = max(TOGETHER_BYTES * records // max(segment.size, 1), 1)
+    at, limit = 0, 1
+    while at < len(offsets):
+        end = at + 1
+        while end < len(offsets) and end - at < limit and offsets[end - 1] - offsets[end] <= near:
+            end += 1
+        if end - at == 1:
+            record = record_at(view, offsets[at], isolation)
+            if record is not None:
+                yield record
+        else:
+            yield from reversed(list(records_at(view, offsets[at:end][::-1], isolation)))
+        at, limit = end, min(limit * 4, TOGETHER_RECORDS)

@@ -1,4 +1,4 @@
-"""Reading one record by its offset: the one batch that holds it, and hardly a byte more.
+"""Reading records by their offsets: the batches that hold them, and hardly a byte more.
 
 The index says between which two of its entries the batch lies. Small batches there are read in one go;
 large ones are found by their headers, and only the wanted one is read. What is checked is what every reader
@@ -10,7 +10,8 @@ what is wrong and names what is damaged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 
 from stratalog.errors import CorruptionError
 from stratalog.format import batch as batches
@@ -49,6 +50,35 @@ def record_at(view: LogView, offset: int, isolation: Isolation = "read_uncommitt
     return None
 
 
+def records_at(
+    view: LogView, offsets: Sequence[int], isolation: Isolation = "read_uncommitted"
+) -> Iterator[Record]:
+    """The records at ``offsets`` in one pass over the log; the offsets rise and lie near each other."""
+    end = min(offsets[-1] + 1, view.end_offset(isolation))
+    aborted = view.aborted(offsets[0], end) if isolation == "read_committed" else []
+    at = 0
+    for segment, chunk, stop in iter_chunks(view, offsets[0], end):
+        scan, skip = chunk.scan, aborted_rows(chunk.scan, aborted)
+        until = bisect_left(offsets, min(scan.last_offset + 1, stop), at)
+        while at < until:
+            first, at = at, at + 1
+            row = last_row = scan.find_offset(offsets[first])
+            end_position = scan.header(row).position + NEAR_BYTES
+            while at < until:
+                found = scan.find_offset(offsets[at])
+                if found > last_row + 1 and scan.header(found).position > end_position:
+                    break
+                last_row, at = found, at + 1
+            wanted = offsets[first:at]
+            for record in _decode_rows(
+                view, segment, chunk, row, last_row + 1, wanted[0], wanted[-1] + 1, skip
+            ):
+                assert record.offset is not None
+                place = bisect_left(wanted, record.offset)
+                if place < len(wanted) and wanted[place] == record.offset:
+                    yield record
+
+
 def read_one(view: LogView, offset: int, isolation: Isolation) -> Iterator[Record]:
     """`record_at` as an iterator of one record or none."""
     record = record_at(view, offset, isolation)
@@ -60,21 +90,34 @@ def _decode(
     view: LogView, segment: Segment, chunk: Chunk, offset: int, skip: frozenset[int] | None
 ) -> Record | None:
     row = chunk.scan.find_offset(offset)
+    records = _decode_rows(view, segment, chunk, row, row + 1, offset, offset + 1, skip)
+    return records[0] if records else None
+
+
+def _decode_rows(
+    view: LogView,
+    segment: Segment,
+    chunk: Chunk,
+    first_row: int,
+    end_row: int,
+    lo: int,
+    hi: int,
+    skip: frozenset[int] | None,
+) -> list[Record]:
     try:
-        records = batches.decode_records(
+        return batches.decode_records(
             chunk.data,
             chunk.scan,
-            row,
-            row + 1,
+            first_row,
+            end_row,
             topic=view.topic,
             partition=view.partition,
-            lo=offset,
-            hi=offset + 1,
+            lo=lo,
+            hi=hi,
             skip=skip,
         )
     except CorruptionError as error:
         raise error.at(segment.path(), chunk.position) from error
-    return records[0] if records else None
 
 
 def _find(segment: Segment, offset: int) -> Chunk | None:
@@ -85,7 +128,7 @@ def _find(segment: Segment, offset: int) -> Chunk | None:
         return None
     below, above = segment.offset_index().around(offset)
     position, end = 0 if below is None else below[1], segment.size
-    file = segment.context.handles.acquire(segment.path(), "r")
+    file = segment.pin_log()
     try:
         if (end if above is None else above[1]) - position <= NEAR_BYTES:
             return _near(segment, file, offset, below, end if above is None else above[1] + PAST_ENTRY_BYTES)
@@ -102,7 +145,7 @@ def _find(segment: Segment, offset: int) -> Chunk | None:
             return None
         return _walk(segment, file, offset, position, found.base_offset)
     finally:
-        segment.context.handles.release(file)
+        segment.unpin_log(file)
 
 
 def _near(

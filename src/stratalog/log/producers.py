@@ -16,7 +16,6 @@ are remembered is the exception: a snapshot holds only the last of each producer
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, Protocol
 
@@ -25,15 +24,19 @@ from stratalog.errors import (
     InvalidRecordError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
+    StratalogError,
 )
+from stratalog.format.batch import BatchHeader
 from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn
+from stratalog.kernel import AppendInfo, Producer
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
-BATCHES_TO_RETAIN = 5
 MAX_SEQUENCE = 2**31 - 1
+DUPLICATE, FENCED, UNSEQUENCED, NEW_EPOCH, GAP, NOT_TRANSACTIONAL, COORDINATOR_FENCED = range(1, 8)
+"""What the kernel's `Producer` and `AppendInfo.admit` answer; 0 is yes."""
 
 MarkerType = Literal["commit", "abort"]
 Origin = Literal["client", "coordinator"]
@@ -132,69 +135,6 @@ def increment_sequence(sequence: int, increment: int) -> int:
     return (sequence + increment) & MAX_SEQUENCE
 
 
-class _Batch(NamedTuple):
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-
-    @property
-    def base_sequence(self) -> int:
-        if self.last_sequence < 0:
-            return NO_SEQUENCE
-        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
-
-
-class _Producer:
-    """One producer's state; -1 where there is no epoch, timestamp or open transaction."""
-
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "txn_first_offset")
-
-    def __init__(self) -> None:
-        self.epoch = NO_PRODUCER_EPOCH
-        self.coordinator_epoch = -1
-        self.last_timestamp = -1
-        self.txn_first_offset = -1
-        self.batches: deque[_Batch] = deque(maxlen=BATCHES_TO_RETAIN)
-
-    def copy(self) -> _Producer:
-        twin = _Producer()
-        twin.epoch = self.epoch
-        twin.coordinator_epoch = self.coordinator_epoch
-        twin.last_timestamp = self.last_timestamp
-        twin.txn_first_offset = self.txn_first_offset
-        twin.batches = self.batches.copy()
-        return twin
-
-    @property
-    def last_sequence(self) -> int:
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
-
-    def add(self, batch: ProducerBatch) -> bool:
-        """Take a data batch in; True when it begins a transaction."""
-        self._enter_epoch(batch.producer_epoch)
-        delta = batch.last_offset - batch.first_offset
-        self.batches.append(_Batch(batch.last_sequence, batch.last_offset, delta, batch.timestamp))
-        self.last_timestamp = batch.timestamp
-        if batch.transactional and self.txn_first_offset < 0:
-            self.txn_first_offset = batch.first_offset
-            return True
-        return False
-
-    def end(self, marker: ProducerBatch) -> int:
-        """Take a marker in; the first offset of the transaction it ended, -1 when none was open."""
-        first_offset, self.txn_first_offset = self.txn_first_offset, -1
-        self._enter_epoch(marker.producer_epoch)
-        self.coordinator_epoch = marker.coordinator_epoch
-        self.last_timestamp = marker.timestamp
-        return first_offset
-
-    def _enter_epoch(self, epoch: int) -> None:
-        if epoch != self.epoch:
-            self.epoch = epoch
-            self.batches.clear()  # sequences start over with every epoch
-
-
 class ProducerState:
     """The producers of one partition."""
 
@@ -203,56 +143,73 @@ class ProducerState:
         self._log_start_offset = log_start_offset
         self.seen_any = False
         """Whether a batch with a producer id was ever taken in: without one there is nothing to replay."""
-        self._producers: dict[int, _Producer] = {}
+        self._producers: dict[int, Producer] = {}
         self._open: dict[int, int] = {}  # first offset of a transaction -> producer id
         self._decided: dict[int, int] = {}  # first offset -> marker the high watermark has yet to pass
 
     def __len__(self) -> int:
         return len(self._producers)
 
+    def ids(self) -> list[int]:
+        """Return the producer ids that are known."""
+        return list(self._producers)
+
     def last_sequence(self, producer_id: int) -> int:
         """The sequence of a producer's last record here; -1 when it is not known."""
         producer = self._producers.get(producer_id)
-        return NO_SEQUENCE if producer is None else producer.last_sequence
+        return NO_SEQUENCE if producer is None else producer.last_sequence()
 
     def find_duplicate(self, batch: ProducerBatch) -> Duplicate | None:
-        """Where this very batch went, when it is one of the producer's last five in its epoch."""
+        """Return where a repeated batch went, if it is among the producer's last five in this epoch."""
         producer = self._producers.get(batch.producer_id)
-        if (
-            producer is None
-            or producer.epoch != batch.producer_epoch
-            or batch.control
-            or batch.base_sequence < 0
-        ):
+        if producer is None or batch.control:
             return None
-        for known in producer.batches:
-            if known.last_sequence == batch.last_sequence and known.base_sequence == batch.base_sequence:
-                return Duplicate(known.last_offset - known.offset_delta, known.last_offset, known.timestamp)
-        return None
+        found = producer.find(batch.producer_epoch, batch.base_sequence, batch.last_sequence)
+        return None if found is None else Duplicate(*found)
 
-    def validate(self, *batches: ProducerBatch, origin: Origin = "client") -> None:
+    def validate(
+        self, *batches: ProducerBatch, origin: Origin = "client", transaction_version: int = 1
+    ) -> None:
         """Raise what Kafka would answer when these batches, in one append, do not fit. Changes nothing.
 
-        A coordinator writes markers, and batches that have no sequence; clients always have one.
+        A coordinator writes markers, and batches that have no sequence; clients always have one. From
+        ``transaction_version`` 2 on (KIP-890) a marker must have a newer epoch than the transaction it ends.
         """
-        trial: dict[int, _Producer] = {}
-        for batch in batches:
+        trial: dict[int, Producer] = {}
+        for index, batch in enumerate(batches):
             if batch.producer_id < 0 or (batch.control and batch.marker is None):
                 continue
             producer = trial.get(batch.producer_id)
             if producer is None:
                 known = self._producers.get(batch.producer_id)
-                producer = _Producer() if known is None else known if len(batches) == 1 else known.copy()
-                trial[batch.producer_id] = producer
+                producer = trial[batch.producer_id] = Producer() if known is None else known.copy()
+            epoch = batch.producer_epoch
             if batch.control:
-                _check_marker(producer, batch)
+                code = producer.check_marker(epoch, batch.coordinator_epoch, transaction_version)
             else:
-                _check_data(producer, batch, origin)
-            if len(batches) > 1:
-                if batch.control:
-                    producer.end(batch)
-                else:
-                    producer.add(batch)
+                client = origin == "client"
+                code = producer.check(epoch, batch.base_sequence, batch.transactional, client)
+            if code:
+                raise _refusal(code, producer, batch).in_batch(index)
+            _take(producer, batch)
+
+    def admit(self, info: AppendInfo, origin: Origin = "client") -> bool:
+        """Say whether ready-made batches may be appended: raise as `validate` does, False for a duplicate.
+
+        A duplicate is a batch that comes alone and is among its producer's last five in this epoch: ``info``
+        then has its offsets and timestamp. Changes nothing.
+        """
+        code = info.admit(self._producers, origin == "client")
+        if code > DUPLICATE:
+            batches = [ProducerBatch.of(BatchHeader._make(info.header(row))) for row in range(info.n)]
+            self.validate(*batches, origin=origin)
+            raise AssertionError(f"the kernel refused what validate() accepts: {code}")
+        return not code
+
+    def remember(self, info: AppendInfo, first: int) -> None:
+        """Take ready-made batches in, from row ``first`` to the last that is written."""
+        self.seen_any = True
+        info.remember(self._producers, self._open, first)
 
     def update(self, batch: ProducerBatch, *, replay: bool = False) -> CompletedTxn | None:
         """Take an appended batch in. A marker that ended a transaction gives a CompletedTxn.
@@ -266,7 +223,7 @@ class ProducerState:
             return self.complete_txn(batch, replay=replay)
         producer = self._producer(batch.producer_id)
         assert replay or batch.producer_epoch >= producer.epoch, "update() without validate()"
-        if producer.add(batch):
+        if _take(producer, batch):
             self._open[batch.first_offset] = batch.producer_id
         return None
 
@@ -279,7 +236,7 @@ class ProducerState:
             return None
         producer = self._producer(marker.producer_id)
         assert replay or marker.producer_epoch >= producer.epoch, "complete_txn() without validate()"
-        first_offset = producer.end(marker)
+        first_offset = producer.end(marker.producer_epoch, marker.coordinator_epoch, marker.timestamp)
         if first_offset < 0:
             return None
         self._open.pop(first_offset, None)
@@ -306,6 +263,8 @@ class ProducerState:
 
         The high watermark never goes back, so transactions decided below it are forgotten here.
         """
+        if not self._open and not self._decided:
+            return high_watermark
         self._forget_decided(high_watermark)
         unstable = self.first_unstable_offset
         return high_watermark if unstable is None else min(unstable, high_watermark)
@@ -334,14 +293,14 @@ class ProducerState:
         """What a ``.snapshot`` holds, by producer id."""
         entries = []
         for producer_id, producer in sorted(self._producers.items()):
-            last = producer.batches[-1] if producer.batches else _Batch(NO_SEQUENCE, -1, 0, -1)
+            sequence, offset, delta, _ = producer.last_batch() or (NO_SEQUENCE, -1, 0, -1)
             entries.append(
                 ProducerEntry(
                     producer_id=producer_id,
                     producer_epoch=producer.epoch,
-                    last_sequence=last.last_sequence,
-                    last_offset=last.last_offset,
-                    offset_delta=last.offset_delta,
+                    last_sequence=sequence,
+                    last_offset=offset,
+                    offset_delta=delta,
                     timestamp=producer.last_timestamp,
                     coordinator_epoch=producer.coordinator_epoch,
                     current_txn_first_offset=producer.txn_first_offset,
@@ -358,21 +317,26 @@ class ProducerState:
         for entry in entries:
             producer = state._producer(entry.producer_id)
             producer.epoch = entry.producer_epoch
+            if entry.last_offset >= 0:
+                producer.add(
+                    entry.producer_epoch,
+                    entry.last_sequence,
+                    entry.last_offset,
+                    entry.offset_delta,
+                    entry.timestamp,
+                    False,
+                )
             producer.coordinator_epoch = entry.coordinator_epoch
             producer.last_timestamp = entry.timestamp
             producer.txn_first_offset = max(entry.current_txn_first_offset, -1)
-            if entry.last_offset >= 0:
-                producer.batches.append(
-                    _Batch(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)
-                )
             if producer.txn_first_offset >= 0:
                 state._open[producer.txn_first_offset] = entry.producer_id
         return state
 
-    def _producer(self, producer_id: int) -> _Producer:
+    def _producer(self, producer_id: int) -> Producer:
         producer = self._producers.get(producer_id)
         if producer is None:
-            producer = self._producers[producer_id] = _Producer()
+            producer = self._producers[producer_id] = Producer()
             self.seen_any = True
         return producer
 
@@ -381,49 +345,49 @@ class ProducerState:
             self._decided = {first: last for first, last in self._decided.items() if last >= offset}
 
 
-def _check_epoch(producer: _Producer, batch: ProducerBatch) -> None:
-    if batch.producer_epoch < producer.epoch:
-        raise InvalidProducerEpochError(
-            f"producer {batch.producer_id} has epoch {producer.epoch}; a batch of epoch "
-            f"{batch.producer_epoch} comes from one that was fenced"
+def _take(producer: Producer, batch: ProducerBatch) -> bool:
+    """Take a batch into a producer's state; True when it begins a transaction."""
+    if batch.control:
+        producer.end(batch.producer_epoch, batch.coordinator_epoch, batch.timestamp)
+        return False
+    delta = batch.last_offset - batch.first_offset
+    return producer.add(
+        batch.producer_epoch,
+        batch.last_sequence,
+        batch.last_offset,
+        delta,
+        batch.timestamp,
+        batch.transactional,
+    )
+
+
+def _refusal(code: int, producer: Producer, batch: ProducerBatch) -> StratalogError:
+    """Return the error for a code of the kernel's `Producer`."""
+    who = f"producer {batch.producer_id}"
+    if code == FENCED:
+        return InvalidProducerEpochError(
+            f"{who} has epoch {producer.epoch}; a batch of epoch {batch.producer_epoch} comes from one that"
+            " was fenced"
         )
-
-
-def _check_data(producer: _Producer, batch: ProducerBatch, origin: Origin) -> None:
-    _check_epoch(producer, batch)
-    if origin == "client":
-        _check_sequence(producer, batch)
-    if producer.txn_first_offset >= 0 and not batch.transactional:
-        raise InvalidTxnStateError(
-            f"producer {batch.producer_id} has a transaction open since offset "
-            f"{producer.txn_first_offset}; this batch is not part of one"
+    if code == UNSEQUENCED:
+        return InvalidRecordError(f"a batch of {who} has no sequence number")
+    if code == NEW_EPOCH:
+        return OutOfOrderSequenceError(
+            f"{who} begins epoch {batch.producer_epoch} (it had {producer.epoch}) with sequence"
+            f" {batch.base_sequence} instead of 0"
         )
-
-
-def _check_sequence(producer: _Producer, batch: ProducerBatch) -> None:
-    sequence = batch.base_sequence
-    if sequence < 0:
-        raise InvalidRecordError(f"a batch of producer {batch.producer_id} has no sequence number")
-    if producer.epoch == NO_PRODUCER_EPOCH:
-        return  # unknown here, perhaps since retention took all it wrote: any sequence will do
-    if batch.producer_epoch != producer.epoch:
-        if sequence != 0:
-            raise OutOfOrderSequenceError(
-                f"producer {batch.producer_id} begins epoch {batch.producer_epoch} (it had "
-                f"{producer.epoch}) with sequence {sequence} instead of 0"
-            )
-        return
-    last = producer.last_sequence
-    if sequence != last + 1 and not (sequence == 0 and last == MAX_SEQUENCE):
-        raise OutOfOrderSequenceError(
-            f"producer {batch.producer_id}, epoch {producer.epoch}: sequence {sequence} cannot follow {last}"
+    if code == GAP:
+        return OutOfOrderSequenceError(
+            f"{who}, epoch {producer.epoch}: sequence {batch.base_sequence} cannot follow"
+            f" {producer.last_sequence()}"
         )
-
-
-def _check_marker(producer: _Producer, marker: ProducerBatch) -> None:
-    _check_epoch(producer, marker)
-    if marker.coordinator_epoch < producer.coordinator_epoch:
-        raise InvalidTxnStateError(
-            f"a marker for producer {marker.producer_id} comes from coordinator epoch "
-            f"{marker.coordinator_epoch}, which {producer.coordinator_epoch} has replaced"
+    if code == NOT_TRANSACTIONAL:
+        return InvalidTxnStateError(
+            f"{who} has a transaction open since offset {producer.txn_first_offset}; this batch is not part"
+            " of one"
         )
+    assert code == COORDINATOR_FENCED
+    return InvalidTxnStateError(
+        f"a marker for {who} comes from coordinator epoch {batch.coordinator_epoch}, which"
+        f" {producer.coordinator_epoch} has replaced"
+    )

@@ -5,20 +5,26 @@ there must check out and follow the one before; at the first that does not, the 
 behind, later segments included, is saved as `.torn` and synced before anything is truncated. Below the
 synced end nothing is ever cut: damage there is corruption, which readers name and `repair` may give up.
 
+The synced end is what `stratalog.tail` says or, where that is missing or a Kafka broker wrote last, the
+recovery point of the log directory's checkpoint. After a broker's clean stop all of the log is synced.
+
 Recovery can itself be cut short at any call: it only ever derives the same decisions again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from stratalog import kernel
 from stratalog.config import TopicConfig
 from stratalog.errors import CorruptionError, FormatError, UnsupportedFormat
-from stratalog.format import checkpoints, producer_snapshot, txn_index
+from stratalog.format import batch as batches
+from stratalog.format import producer_snapshot, txn_index
 from stratalog.format import tail as tails
-from stratalog.format.batch import Stop
+from stratalog.format.batch import Scan, Stop
 from stratalog.format.seal import Seal
 from stratalog.format.seal import pack as pack_seal
 from stratalog.format.seal import parse as parse_seal
@@ -28,15 +34,39 @@ from stratalog.log import names
 from stratalog.log.activation import Activation
 from stratalog.log.active import ActiveSegment
 from stratalog.log.context import LogContext
+from stratalog.log.damage import reason_of
+from stratalog.log.epochs import read_epochs
+from stratalog.log.identity import owner_of
 from stratalog.log.listing import list_files, run_actions, swap_end
 from stratalog.log.producers import ProducerState
 from stratalog.log.replay import replay_producers
+from stratalog.log.resync import resume
 from stratalog.log.scanning import SCAN_BYTES, scan_file
 from stratalog.log.segment import Segment
 from stratalog.log.sync import SyncedEnd
 from stratalog.log.tailfile import TailFile, read_tail
 from stratalog.log.view import DirectoryView, view_of
-from stratalog.log.writer import WriterState
+
+
+class WriterState(NamedTuple):
+    """What recovery found; the writer starts from it."""
+
+    sealed: tuple[Segment, ...]
+    active: ActiveSegment
+    log_start_offset: int
+    synced: SyncedEnd
+    producers: ProducerState
+    leader_epoch: int
+    tail: Tail | None
+    unsynced: tuple[Segment, ...] = ()
+    recovered: bool = False
+    """Something was found anew, so that a close must write it down even if nothing is appended."""
+
+
+MAX_OFFSETS = 2**31
+"""Offsets in a segment: an index holds them in 31 bits."""
+EVERYTHING = 2**63 - 1
+"""The synced end of a log that was closed in order by a writer that left no word of where."""
 
 
 @dataclass(slots=True)
@@ -93,6 +123,10 @@ class _Recovery:
         self.report = RecoveryReport(directory)
         self.saw_producers = False
         self.aborted_known = True
+        self.synced_offset = 0
+        """Batches below this offset are on disk: a bad one is corruption, not a torn tail."""
+        self.ends_damaged = False
+        """The last segment ends with damaged bytes below the synced end: the log goes on in another one."""
 
     def run(self) -> tuple[WriterState, RecoveryReport]:
         if not self.how.clean:
@@ -101,8 +135,8 @@ class _Recovery:
         tail = self._read_tail(view)
         segments = self._segments(view)
         if not segments:
-            first = max(self.how.log_start_offset, 0 if tail is None else tail.synced_offset)
-            segments = [self._create(first)]
+            segments = [self._create(max(self.how.log_start_offset, self.how.local_start_offset))]
+        self.synced_offset = self._known_synced(tail)
         trusted = self._trusted(segments, tail)
         active, unsynced, end = self._find_end(segments, trusted)
         aborted: dict[int, list[AbortedTxn]] = {}
@@ -110,6 +144,8 @@ class _Recovery:
             active.aborted_txns.clear()
             past = [segment for segment in segments if segment.base_offset >= trusted.base_offset]
             aborted = {segment.base_offset: [] for segment in past}
+        if not self.how.clean:
+            self._remove_torn_snapshots(view.snapshots, trusted.base_offset)
         known_free = tail is not None and not tail.producers and not self.saw_producers
         producers = replay_producers(
             self.context,
@@ -127,13 +163,22 @@ class _Recovery:
             self._remove(active.path("txnindex"))  # it told of a marker that a power cut took
         self._write_aborted(aborted)
         keep = max(end.offset, self.how.log_start_offset)
+        if self.synced_offset < EVERYTHING:
+            keep = max(keep, self.synced_offset)
         if tail is not None:
-            keep = max(keep, tail.synced_offset, tail.high_watermark)
-        if keep > end.offset:
+            keep = max(keep, tail.high_watermark)
+        if self.ends_damaged:
+            keep = max(keep, active.base_offset + 1)
+        if keep > end.offset or self.ends_damaged:
             # These offsets were acknowledged or seen and their records are gone: never give them out again.
-            if tail is not None and tail.synced_offset > end.offset:
-                self._damage(f"offsets {end.offset} to {tail.synced_offset - 1} were synced and are missing")
-            active = self._skip_to(segments, active, keep, producers)
+            lost = end.offset < self.synced_offset < EVERYTHING
+            if lost:
+                self._damage(f"offsets {end.offset} to {self.synced_offset - 1} were synced and are missing")
+            # With the only segment lost, an empty one stays: it shows readers where offsets are missing.
+            empty_stays = lost and len(segments) == 1
+            active = self._skip_to(segments, active, keep, producers, empty_stays=empty_stays)
+            if not lost and not self.ends_damaged and len(segments) > 1:
+                self._allow_gap(segments[-2])
             end = SyncedEnd(active.base_offset, 0, keep)
             tail = self._settle_skip(unsynced + segments[-2:-1], end, tail)
             unsynced, trusted = [], end
@@ -210,11 +255,11 @@ class _Recovery:
         if self.how.foreign:
             return None
         try:
-            return read_tail(self.fs, self.directory)
+            return read_tail(self.fs, self.directory, owner_of(self.fs, self.directory, self.partition))
         except UnsupportedFormat:
             raise
         except FormatError as error:
-            self.context.warn(f"{self.directory}/{names.TAIL}: {error}; scanning instead")
+            self._damage(f"{names.TAIL}: {reason_of(error)}; the log is scanned instead")
             return None
 
     def _create(self, base_offset: int) -> Segment:
@@ -224,17 +269,21 @@ class _Recovery:
         return segment
 
     def _leader_epoch(self) -> int:
-        path = f"{self.directory}/{names.LEADER_EPOCH_CHECKPOINT}"
         try:
-            epochs = checkpoints.parse_leader_epochs(self.fs.read_file(path))
-        except FileNotFoundError:
-            epochs = []
+            epochs = read_epochs(self.fs, self.directory)
         except CorruptionError as error:
+            path = f"{self.directory}/{names.LEADER_EPOCH_CHECKPOINT}"
             self.context.warn(f"{path}: {error.reason}; epoch 0 is assumed")
             epochs = []
         return epochs[-1][0] if epochs else 0
 
     # -- the end -------------------------------------------------------------------------------
+
+    def _known_synced(self, tail: Tail | None) -> int:
+        """Return the offset up to which the last writer synced the log, as far as anything tells."""
+        known = max(self.how.recovery_point or 0, 0 if tail is None else tail.synced_offset)
+        closed = self.how.clean and tail is None and self.how.recovery_point is None
+        return EVERYTHING if closed else known
 
     def _trusted(self, segments: list[Segment], tail: Tail | None) -> SyncedEnd:
         """From where on the log must be scanned: the synced end, as well as it is known."""
@@ -284,10 +333,18 @@ class _Recovery:
                 self.context, self.config, segment, trusted if at_base(segment, trusted) else None
             )
             end_position, end_offset = self._scan(activation, segment, position, offset)
+            if end_position < segment.size and end_offset < self.synced_offset:
+                synced = self._behind_damage(segment, end_position, end_offset)
+                activation = Activation(self.context, self.config, segment, synced)
+                end_position, end_offset = self._scan(activation, segment, synced.position, synced.offset)
             last = at == len(segments) - 1
             broken = end_position < segment.size
             if not broken and not last and not self._follows(segment, segments[at + 1], end_offset):
-                broken = True
+                following = segments[at + 1].base_offset
+                if end_offset < min(self.synced_offset, following):
+                    self._damage(f"offsets {end_offset} to {following - 1} were synced and are missing")
+                else:
+                    broken = True
             if broken:
                 self._cut(segments, at, end_position, end_offset)
                 last = True
@@ -304,6 +361,48 @@ class _Recovery:
             unsynced.append(segment)
             at += 1
             position, offset = 0, segments[at].base_offset
+
+    def _behind_damage(self, segment: Segment, position: int, offset: int) -> SyncedEnd:
+        """Name the damage at ``position`` and all behind it below the synced end; return where that is."""
+        following = offset
+        with segment.open_log() as file:
+            while position < segment.size and following < self.synced_offset:
+                stop = position
+                for at, data, scan in scan_file(file, position, segment.size, check_crc=True):
+                    if scan.stop is Stop.UNSUPPORTED and not scan.n:
+                        raise UnsupportedFormat(f"{segment.path()} at byte {at + scan.end}: {scan.reason}")
+                    whole, scan = scan.n, _within(segment, data, scan)
+                    if not scan.n or scan.first_base_offset < following:
+                        break
+                    if scan.first_base_offset > following and not self._gaps_allowed(segment):
+                        self._lost(segment, at, at, following, scan.first_base_offset)
+                    row = scan.find_offset(self.synced_offset)
+                    if row < scan.n and scan.header(row).base_offset >= self.synced_offset:
+                        first = scan.header(row)
+                        return SyncedEnd(segment.base_offset, at + first.position, first.base_offset)
+                    stop, following = at + scan.end, scan.last_offset + 1
+                    if scan.n < whole:
+                        break
+                if stop < segment.size and following < self.synced_offset:
+                    most = segment.base_offset + MAX_OFFSETS - 1
+                    position = resume(
+                        segment, file, stop, limit=segment.size, at_least=following, at_most=most
+                    )
+                    if position < segment.size:
+                        found = int.from_bytes(file.pread(8, position), "big")
+                    else:
+                        found = following if self.synced_offset == EVERYTHING else self.synced_offset
+                        self.ends_damaged = True
+                    self._lost(segment, stop, position, following, found)
+                    following = found
+                else:
+                    position = stop
+        return SyncedEnd(segment.base_offset, position, following)
+
+    def _lost(self, segment: Segment, start: int, end: int, first: int, following: int) -> None:
+        offsets = f"offsets {first} to {following - 1}" if following > first else "no offset is certain"
+        where = f"bytes {start} to {end - 1}" if end > start else f"before byte {start}"
+        self._damage(f"{segment.path()}: damaged below the synced end, {where}, {offsets}")
 
     def _follows(self, segment: Segment, following: Segment, offset: int) -> bool:
         """Whether ``following`` may come after ``segment``, which ends at ``offset``."""
@@ -324,7 +423,9 @@ class _Recovery:
             seal = parse_seal(self.fs.read_file(segment.path("seal")))
         except (FileNotFoundError, FormatError):
             return None
-        return seal if seal.size_bytes == segment.size else None
+        if seal.size_bytes != segment.size or seal.stranger(segment.owner(), segment.base_offset):
+            return None
+        return seal
 
     def _scan(self, activation: Activation, segment: Segment, position: int, offset: int) -> tuple[int, int]:
         """Check every batch from ``position`` on; returns where the good part ends, and its next offset."""
@@ -334,10 +435,13 @@ class _Recovery:
                 if scan.stop is Stop.UNSUPPORTED:
                     raise UnsupportedFormat(f"{segment.path()} at byte {at + scan.end}: {scan.reason}")
                 self.report.scanned_bytes += scan.end
+                whole, scan = scan.n, _within(segment, data, scan)
                 if scan.n == 0 or scan.first_base_offset < offset:
                     break
                 activation.feed(at, data, scan)
                 position, offset = at + scan.end, scan.last_offset + 1
+                if scan.n < whole:
+                    break
         return position, offset
 
     def _cut(self, segments: list[Segment], at: int, position: int, end_offset: int) -> None:
@@ -406,6 +510,18 @@ class _Recovery:
         except FileNotFoundError:
             return
 
+    def _remove_torn_snapshots(self, offsets: Iterable[int], trusted_offset: int) -> None:
+        """Remove what a crash left of the snapshots that were not synced; the log tells the same."""
+        for offset in offsets:
+            path = f"{self.directory}/{names.segment_name(offset)}.snapshot"
+            try:
+                if offset > trusted_offset:
+                    producer_snapshot.parse(self.fs.read_file(path))
+            except FileNotFoundError:
+                continue  # it went with the torn tail
+            except FormatError:
+                self._remove(path)
+
     def _take_aborted(self, segment: Segment, active: ActiveSegment) -> None:
         """After a clean stop the active segment's index of aborted transactions counts, if it checks out."""
         try:
@@ -417,29 +533,44 @@ class _Recovery:
             self.aborted_known = False
 
     def _skip_to(
-        self, segments: list[Segment], active: ActiveSegment, offset: int, producers: ProducerState
+        self,
+        segments: list[Segment],
+        active: ActiveSegment,
+        offset: int,
+        producers: ProducerState,
+        *,
+        empty_stays: bool,
     ) -> ActiveSegment:
         """Begin a new segment at ``offset`` because everything up to there is spoken for."""
         # Durable before the segment is: where all below it is deleted, nothing else tells of the producers.
         snapshot = f"{self.directory}/{names.segment_name(offset)}.snapshot"
         self.fs.write_file(snapshot, producer_snapshot.pack(producers.to_entries()), sync=True)
-        if active.size:
+        if active.size or empty_stays:
             active.write_sidecars(keyed=self.config.key_index_enable)
             segments[-1] = active.sealed()
         else:
             segments.pop()
             for kind in names.SEGMENT_KINDS:
                 self._remove(active.path(kind))
+        if segments:
+            segments[-1].next_offset = offset
         fresh = Activation(self.context, self.config, self._create(offset), None).finish(0, offset)
         segments.append(fresh)
         return fresh
+
+    def _allow_gap(self, segment: Segment) -> None:
+        """Note in the seal that offsets are missing behind the segment on purpose: readers pass over them."""
+        seal = self._seal_of(segment)
+        if seal is not None:
+            self.fs.write_file(segment.path("seal"), pack_seal(replace(seal, contiguous=False)), sync=False)
+        segment.forget()
 
     def _settle_skip(self, unsynced: list[Segment], end: SyncedEnd, tail: Tail | None) -> Tail:
         """Make the gap durable, and that it is meant: otherwise the next recovery would cut the log there."""
         for segment in unsynced:
             for kind in names.SEGMENT_KINDS:
                 self._sync(segment.path(kind))
-        file = TailFile(self.context, self.directory, tail)
+        file = TailFile(self.context, self.directory, self.partition, tail)
         flags = 0 if self.config.flush_messages == 1 else tails.READ_PAST_HIGH_WATERMARK
         if tail is None or tail.producers:
             flags |= tails.PRODUCERS
@@ -458,6 +589,15 @@ class _Recovery:
     def _damage(self, what: str) -> None:
         self.report.damages.append(what)
         self.context.warn(f"{self.directory}: {what}; see `stratalog verify`")
+
+
+def _within(segment: Segment, data: memoryview, scan: Scan) -> Scan:
+    """Leave out batches with offsets that no segment can hold: no CRC covers a batch's offset."""
+    most = segment.base_offset + MAX_OFFSETS
+    if not scan.n or scan.last_offset < most:
+        return scan
+    row = scan.find_offset(most)
+    return batches.scan(data, 0, scan.header(row).position, check_crc=False)
 
 
 def at_base(segment: Segment, trusted: SyncedEnd) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from stratalog.config import TopicConfig
-from stratalog.errors import FormatError, InvalidArgumentError, UnsupportedFormat
+from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError, UnsupportedFormat
 from stratalog.format import seal as seals
 from stratalog.format import tail as tails
 from stratalog.format import txn_index
@@ -25,12 +25,13 @@ from stratalog.log import names
 from stratalog.log.context import LogContext
 from stratalog.log.damage import UNKNOWN, Damage
 from stratalog.log.follower import PartitionFollower
+from stratalog.log.identity import owner_of
 from stratalog.log.listing import list_files, run_actions, swap_end
 from stratalog.log.scanning import SCAN_BYTES, scan_file
 from stratalog.log.segment import Segment
 from stratalog.log.sidecars import Sidecars
 from stratalog.log.tailfile import read_tail
-from stratalog.log.verify import check_segments, check_snapshots
+from stratalog.log.verify import check_files, check_segments, verify_partition
 from stratalog.log.verify_segment import CheckedSegment
 from stratalog.log.view import view_of
 
@@ -47,13 +48,24 @@ class RepairReport:
     lost_records: int | None = 0
     """None when it cannot be told: compaction leaves offsets without a record."""
     dry_run: bool = False
+    left: list[Damage] = field(default_factory=list)
+    """What is still damaged after it; empty for a dry run."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> RepairReport:
-        return cls(**{**value, "lost": [Damage(**each) for each in value["lost"]]})
+        damages = {name: [Damage(**each) for each in value.get(name, ())] for name in ("lost", "left")}
+        return cls(**{**value, **damages})
+
+
+def check_action(action: str) -> RepairAction:
+    """Return ``action``; InvalidArgumentError when there is none of that name."""
+    for known in ACTIONS:
+        if action == known:
+            return known
+    raise InvalidArgumentError(f"repair action {action!r} is not known; choose from {', '.join(ACTIONS)}")
 
 
 def repair_partition(
@@ -67,8 +79,7 @@ def repair_partition(
     dry_run: bool,
 ) -> RepairReport:
     """Repair a partition that nobody has open. ``dry_run`` changes nothing and reports the same."""
-    if action not in ACTIONS:
-        raise InvalidArgumentError(f"repair action {action!r} is not known; choose from {', '.join(ACTIONS)}")
+    action = check_action(action)
     repair = _Repair(context, directory, topic, partition, config, dry_run=dry_run)
     repair.run(action)
     return repair.report
@@ -89,7 +100,9 @@ class _Repair:
         self.fs = context.fs
         self.directory = directory
         self.config = config
+        self.owner = owner_of(context.fs, directory, partition)
         self.report = RepairReport(dry_run=dry_run)
+        self._settle_damaged_swap()
         if not dry_run:
             self._settle()
         self.view = PartitionFollower(context, directory, topic, partition)
@@ -105,6 +118,8 @@ class _Repair:
                 self._truncate()
         if not self.report.actions:
             self.report.actions.append("nothing to do")
+        if not self.report.dry_run:
+            self.report.left = list(verify_partition(self.view).damages)
 
     def _do(self, line: str, act: Callable[[], None]) -> None:
         self.report.actions.append(line)
@@ -128,9 +143,11 @@ class _Repair:
                 )
             elif checked.at_rest and checked.segment.size:
                 self._rebuild_segment(checked, following)
-        for damage in check_snapshots(self.view):
+        for damage in check_files(self.view):
+            if not damage.derived:
+                continue  # a log that ends too early
             self._do(
-                f"{damage.path}: removed ({damage.reason}); producers are replayed from the log",
+                f"{damage.path}: removed ({damage.reason}); what it told is found from the log",
                 lambda path=damage.path: self._remove(path),  # type: ignore[misc]
             )
 
@@ -199,9 +216,11 @@ class _Repair:
             self._replace(checked, [each for each in within if each[0] < each[1]], lost)
 
     def _accept_gap(self, checked: CheckedSegment, lost: list[Damage]) -> None:
-        """Nothing to drop: only the seal's word that no offset is missing is taken back."""
-        path, seal = checked.segment.path("seal"), checked.seal
-        assert seal is not None
+        """Nothing to drop: a seal says from now on that offsets are missing."""
+        segment = checked.segment
+        path, seal = segment.path("seal"), checked.seal
+        if seal is None:
+            seal = Sidecars.of(segment, self.config.index_interval_bytes, keyed=False).seal
         self._do(
             f"{path}: accepts the gap behind the segment, offsets {_offsets(lost)}",
             lambda: self.fs.write_atomic(path, seals.pack(replace(seal, contiguous=False))),
@@ -282,7 +301,7 @@ class _Repair:
     def _old_end(self) -> int:
         """The first offset that was never given out, as far as anything tells."""
         try:
-            tail = read_tail(self.fs, self.directory)
+            tail = read_tail(self.fs, self.directory, self.owner)
         except FormatError:
             tail = None
         known = [0, self.view.next_offset, *(checked.next_offset for checked in self.checked)]
@@ -302,13 +321,16 @@ class _Repair:
         def act() -> None:
             self.fs.open(path, "x").close()
             self.fs.sync_dir(self.directory)
-            known = read_tail(self.fs, self.directory)
+            try:
+                known = read_tail(self.fs, self.directory, self.owner)
+            except FormatError:
+                known = None
             if known is None:
                 return
             flags = known.flags & ~tails.CLEAN
             with self.fs.open(f"{self.directory}/{names.TAIL}", "w") as file:
                 for generation in (known.generation + 1, known.generation + 2):
-                    slot = tails.Tail(generation, offset, 0, offset, offset, flags)
+                    slot = tails.Tail(generation, offset, 0, offset, offset, flags, self.owner)
                     file.pwrite(tails.pack_slot(slot), tails.slot_position(generation))
                     file.sync()
 
@@ -381,6 +403,40 @@ class _Repair:
             return segment.aborted()
         except FormatError:
             return ()
+
+    def _settle_damaged_swap(self) -> None:
+        """Decide about a replacement that is damaged: it goes while what it replaces is there, else it stays.
+
+        Segments are replaced from the lowest on, so the log at the first one's base tells. A replacement that
+        stays gets its name, and is then a damaged segment like any other.
+        """
+        files = list_files(self.fs, self.directory)
+        swaps = sorted(name for name in files if name.endswith(names.SWAP))
+        bases = [int(name[:20]) for name in swaps if name.endswith(f".log{names.SWAP}")]
+        try:
+            view_of(files, lambda base: swap_end(self.context, self.directory, base))
+            return
+        except CorruptionError as error:
+            damaged = error
+        if f"{names.segment_name(bases[0])}.log" in files:
+            for name in swaps:
+                self._do(
+                    f"{self.directory}/{name}: removed; the segments it was to replace are still there",
+                    lambda path=f"{self.directory}/{name}": self._remove(path),  # type: ignore[misc]
+                )
+            return
+        for name in sorted(swaps, key=lambda each: (each[:20], not each.endswith(f".log{names.SWAP}"))):
+            final = name.removesuffix(names.SWAP)
+            self._do(
+                f"{self.directory}/{name}: named {final}, damaged as it is ({damaged.reason.split(';')[0]})",
+                lambda source=name, target=final: self._rename(source, target),  # type: ignore[misc]
+            )
+
+    def _rename(self, source: str, target: str) -> None:
+        for name in (source, target):
+            self.context.handles.forget(f"{self.directory}/{name}")
+        self.fs.rename(f"{self.directory}/{source}", f"{self.directory}/{target}")
+        self.fs.sync_dir(self.directory)
 
     def _settle(self) -> None:
         """Finish what is half replaced, as recovery would."""

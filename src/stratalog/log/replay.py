@@ -12,6 +12,7 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.context import LogContext
 from stratalog.log.names import segment_name
 from stratalog.log.producers import ProducerBatch, ProducerState
+from stratalog.log.resync import resume
 from stratalog.log.scanning import scan_file
 from stratalog.log.segment import Segment
 
@@ -45,9 +46,16 @@ def headers_from(segments: Sequence[Segment], offset: int) -> Iterator[tuple[Seg
         if segment.next_offset is not None and segment.next_offset <= offset:
             continue
         position = segment.start_for(offset).position
+        at_least = segment.base_offset
         with segment.open_log() as file:
-            for _, data, scan in scan_file(file, position, segment.size):
-                yield segment, data, scan
+            while position < segment.size:
+                for at, data, scan in scan_file(file, position, segment.size):
+                    if scan.n:
+                        yield segment, data, scan
+                        position, at_least = at + scan.end, scan.last_offset + 1
+                if position < segment.size:
+                    # Damage, which readers name: what is behind it counts all the same.
+                    position = resume(segment, file, position, limit=segment.size, at_least=at_least)
 
 
 def replay_producers(

@@ -1,4 +1,4 @@
-"""Finding one's feet again behind damage: the next place in a segment where valid batches go on.
+"""Find the next valid batch after a damaged range of a segment.
 
 The index is asked first, since its entries point at batch starts; then the bytes are searched for a
 header that checks out. Nothing found here is believed without its CRC.
@@ -21,6 +21,43 @@ def next_valid(segment: Segment, position: int) -> int | None:
     """The first position at or after ``position`` where a batch with a right CRC begins; None at the end."""
     with segment.open_log() as file:
         return _search(segment, file, position, _next_indexed(segment, file, position))
+
+
+def resume(
+    segment: Segment,
+    file: File,
+    position: int,
+    *,
+    limit: int,
+    at_least: int,
+    at_most: int | None = None,
+) -> int:
+    """Return where a believable batch begins behind the damage at ``position``; ``limit`` when none does.
+
+    Believable is a valid batch with offsets from ``at_least`` to ``at_most``. The length field of the damaged
+    batch is tried first: a record's value may itself hold a batch, which a search would find.
+    """
+
+    def believable(at: int) -> bool:
+        header = file.pread(HEADER_SIZE, at)
+        size = int.from_bytes(header[8:12], "big", signed=True) + 12
+        if len(header) < HEADER_SIZE or not HEADER_SIZE <= size <= segment.size - at:
+            return False
+        scan = batches.scan(file.pread(size, at), max_batches=1)
+        if scan.n != 1 or scan.first_base_offset < at_least:
+            return False
+        return at_most is None or scan.last_offset <= at_most
+
+    length = int.from_bytes(file.pread(12, position)[8:12], "big", signed=True)
+    hop = position + 12 + length
+    if length >= HEADER_SIZE - 12 and (hop == limit or (hop < limit and believable(hop))):
+        return hop
+    found = next_valid(segment, position + 1)
+    while found is not None and found < limit:
+        if believable(found):
+            return found
+        found = next_valid(segment, found + 1)
+    return limit
 
 
 def _next_indexed(segment: Segment, file: File, position: int) -> int:

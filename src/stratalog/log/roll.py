@@ -23,6 +23,7 @@ import hashlib
 from dataclasses import dataclass
 
 from stratalog.config.topic import TopicConfig
+from stratalog.model import LONG_MAX, saturated
 
 OFFSET_INDEX_ENTRY_BYTES = 8
 TIME_INDEX_ENTRY_BYTES = 12
@@ -75,9 +76,6 @@ class RollLimits:
     last_offset: int
     timestamp: int
     now_ms: int
-
-
-_NEVER = 2**63 - 1
 
 
 def should_roll(
@@ -137,14 +135,14 @@ def next_roll_ms(config: TopicConfig, facts: ActiveSegmentFacts) -> int | None:
     align_ms = config.segment_align_ms
     if align_ms > 0:
         due = min(due, (facts.created_ms // align_ms + 1) * align_ms)
-    return due
+    return saturated(due)
 
 
 def limits(config: TopicConfig, facts: ActiveSegmentFacts) -> RollLimits:
     """`should_roll` as numbers, for the hot path of single appends."""
-    last_offset = facts.base_offset + MAX_RELATIVE_OFFSET
+    last_offset = saturated(facts.base_offset + MAX_RELATIVE_OFFSET)
     if facts.size_bytes == 0:
-        return RollLimits(_NEVER, _NEVER, last_offset, _NEVER, _NEVER)
+        return RollLimits(LONG_MAX, LONG_MAX, last_offset, LONG_MAX, LONG_MAX)
     if _index_full(config, facts) is not None:
         return RollLimits(-1, -1, -1, -1, -1)
     since, by_records = _since(facts)
@@ -152,12 +150,13 @@ def limits(config: TopicConfig, facts: ActiveSegmentFacts) -> RollLimits:
     align_ms = config.segment_align_ms
     if align_ms > 0:
         latest = min(latest, (since // align_ms + 1) * align_ms - 1)
+    latest = saturated(latest)
     return RollLimits(
         size_bytes=config.segment_bytes,
         records=config.segment_records,
         last_offset=last_offset,
-        timestamp=latest if by_records else _NEVER,
-        now_ms=_NEVER if by_records else latest,
+        timestamp=latest if by_records else LONG_MAX,
+        now_ms=LONG_MAX if by_records else latest,
     )
 
 

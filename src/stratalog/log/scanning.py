@@ -27,7 +27,8 @@ def scan_file(
     """Chunks of whole batches from ``position`` to ``end``, until something is wrong or nothing is left.
 
     With ``expect`` the first batch must have that base offset and all must be contiguous. When it ends
-    early the last item has no batch (``scan.n == 0``) and says why in ``scan.stop`` and ``scan.reason``.
+    early the last item has no batch (``scan.n == 0``) and says why in ``scan.stop`` and ``scan.reason``;
+    so does a file that is shorter than ``end``.
     """
     needed = 0
     buffer = bytearray(min(SCAN_BYTES, max(end - position, 0)))
@@ -39,7 +40,7 @@ def scan_file(
         data = view[: file.pread_into(view, position)]
         scan = batches.scan(data, check_crc=check_crc, expect=expect)
         if scan.n == 0:
-            if scan.stop is Stop.PARTIAL and len(data) < scan.needed <= end - position:
+            if scan.stop is Stop.PARTIAL and len(data) == want and want < scan.needed <= end - position:
                 needed = scan.needed
                 continue
             yield Scanned(position, data, scan)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from stratalog import kernel
 from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError, UnsupportedFormat
 from stratalog.format import batch as batches
+from stratalog.format.identity import PartitionId
 from stratalog.format.offset_index import OffsetIndex
 from stratalog.format.seal import Seal
 from stratalog.format.seal import parse as parse_seal
@@ -26,7 +27,8 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.format.txn_index import parse as parse_txn_index
 from stratalog.fs import File
 from stratalog.log.context import LogContext
-from stratalog.log.names import SWAP, segment_name
+from stratalog.log.identity import owner_of
+from stratalog.log.names import MAX_OFFSET, SWAP, segment_name
 from stratalog.log.scanning import scan_file
 from stratalog.model import SegmentInfo, SegmentState
 
@@ -45,8 +47,10 @@ class Segment:
     """A segment as readers see it; `ActiveSegment` adds what the writer keeps in memory."""
 
     __slots__ = (
+        "_name",
         "base_offset",
         "context",
+        "deleted",
         "directory",
         "next_offset",
         "partition",
@@ -55,6 +59,7 @@ class Segment:
         "suffix",
         "swapping",
         "topic",
+        "unsynced",
     )
 
     is_active = False
@@ -76,9 +81,14 @@ class Segment:
         self.topic = topic
         self.partition = partition
         self.base_offset = base_offset
+        self._name = segment_name(base_offset)
         self.suffix = suffix
+        self.deleted = False
+        """The topic was deleted: another one may have files of these names."""
         self.swapping = False
         """The log has lost its ``.swap`` and a sidecar perhaps not yet: another process is at it."""
+        self.unsynced = False
+        """Another process may not have synced its sidecars: after a power cut they are what came through."""
         self.serial = next(_serials)
         """What is cached of this segment goes by it: after a swap the same path is another file."""
         self.size = size
@@ -90,19 +100,30 @@ class Segment:
         return f"<{type(self).__name__} {self.path()} {self.size} bytes>"
 
     def path(self, kind: str = "log") -> str:
-        return f"{self.directory}/{segment_name(self.base_offset)}.{kind}{self.suffix}"
+        return f"{self.directory}/{self._name}.{kind}{self.suffix}"
 
     # -- files ---------------------------------------------------------------------------------
 
     @contextmanager
     def open_log(self) -> Iterator[File]:
-        """The log file, pinned in the handle cache while in use."""
-        handles = self.context.handles
-        file = handles.acquire(self.path(), "r")
+        """The log file, pinned while in use."""
+        file = self.pin_log()
         try:
             yield file
         finally:
-            handles.release(file)
+            self.unpin_log(file)
+
+    def pin_log(self) -> File:
+        """Return the log file, open until `unpin_log`, whatever happens to its name meanwhile."""
+        file = self.context.handles.acquire(self.path(), "r")
+        if self.deleted:  # this may be the file of another topic of that name
+            self.context.handles.release(file)
+            raise FileNotFoundError(self.path())
+        return file
+
+    def unpin_log(self, file: File) -> None:
+        """Let a file of `pin_log` go, once."""
+        self.context.handles.release(file)
 
     @contextmanager
     def open_keyindex(self) -> Iterator[File]:
@@ -116,22 +137,30 @@ class Segment:
         self.context.cache.forget(self.serial)
 
     def _read_sidecar(self, kind: str) -> bytes | None:
-        path = self.path(kind)
-        for name in (path, path + SWAP, path) if self.swapping else (path,):
+        for name in self._sidecar_names(kind):
             with suppress(FileNotFoundError):
                 return self.context.fs.read_file(name)
         return None
+
+    def _sidecar_names(self, kind: str) -> tuple[str, ...]:
+        """Where to look for a sidecar, in this order."""
+        path = self.path(kind)
+        return (path, path + SWAP, path) if self.swapping else (path,)
 
     def inode(self) -> int:
         """Which file the log is, so that a replacement is noticed; FileNotFoundError when it is gone."""
         return self.context.fs.stat(self.path()).inode
 
+    def owner(self) -> PartitionId:
+        """Return the partition that its seal must name."""
+        return owner_of(self.context.fs, self.directory, self.partition)
+
     def sidecar(self, kind: str) -> bytes | None:
         """A derived file as it is, however large; None when there is none."""
-        try:
-            return self.context.fs.read_file(self.path(kind), limit=1 << 40)
-        except FileNotFoundError:
-            return None
+        for name in self._sidecar_names(kind):
+            with suppress(FileNotFoundError):
+                return self.context.fs.read_file(name, limit=1 << 40)
+        return None
 
     # -- sidecars ------------------------------------------------------------------------------
 
@@ -150,6 +179,10 @@ class Segment:
             return None, 0
         except CorruptionError as error:
             self.context.warn(f"{self.path('seal')}: {error.reason}; ignored until it is rebuilt")
+            return None, 0
+        stranger = seal.stranger(self.owner(), self.base_offset)
+        if stranger:
+            self.context.warn(f"{self.path('seal')}: {stranger}; ignored until it is rebuilt")
             return None, 0
         if seal.size_bytes != self.size:
             raise CorruptionError(
@@ -183,7 +216,8 @@ class Segment:
         return self.context.cache.get(self.serial, "timeindex", self._load_time_index)
 
     def _load_time_index(self) -> tuple[TimeIndex, int]:
-        data = self._read_sidecar("timeindex")
+        # Half of a time index looks like a whole one.
+        data = None if self.unsynced and self.seal is None else self._read_sidecar("timeindex")
         if data is not None:
             try:
                 index = TimeIndex.parse(data, self.base_offset)
@@ -262,6 +296,23 @@ class Segment:
             return Start(0, None)
         hit = self.offset_index().lookup(offset)
         return Start(0, None) if hit is None else Start(hit[1], hit[0])
+
+    def batches_end_offset(self) -> int:
+        """The offset after the last batch: by the seal, or by the headers behind the last index entry."""
+        seal = self.seal
+        if seal is not None:
+            return max(seal.last_offset + 1, self.base_offset)
+        return self.context.cache.get(self.serial, "end", self._find_batches_end)
+
+    def _find_batches_end(self) -> tuple[int, int]:
+        end = self.base_offset
+        with self.open_log() as file:
+            for position in dict.fromkeys((self.start_for(MAX_OFFSET).position, 0)):
+                for _, _, scan in scan_file(file, position, self.size):
+                    end = max(end, scan.last_offset + 1)
+                if end > self.base_offset:
+                    break
+        return end, 8
 
     def max_timestamp(self) -> int | None:
         """The newest record's timestamp, without reading the log; None when nothing trustworthy says."""

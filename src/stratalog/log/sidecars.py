@@ -18,6 +18,7 @@ from stratalog.format import batch as batches
 from stratalog.format import keyindex, txn_index
 from stratalog.format import seal as seals
 from stratalog.format.batch import Scan
+from stratalog.format.identity import UNKNOWN_PARTITION, PartitionId
 from stratalog.format.offset_index import OffsetIndex
 from stratalog.format.seal import Seal, SealBuilder
 from stratalog.format.time_index import TimeIndex
@@ -31,8 +32,16 @@ from stratalog.log.segment import Segment
 class Sidecars:
     """The derived files of one log. Fed in order; ``seal`` and ``aborted`` may be amended before packing."""
 
-    def __init__(self, base_offset: int, interval_bytes: int, *, keyed: bool) -> None:
+    def __init__(
+        self,
+        base_offset: int,
+        interval_bytes: int,
+        *,
+        keyed: bool,
+        owner: PartitionId = UNKNOWN_PARTITION,
+    ) -> None:
         self.base_offset = base_offset
+        self._owner = owner
         self.aborted: list[AbortedTxn] = []
         self._interval_bytes = interval_bytes
         self._index, self._times = OffsetIndex(base_offset), TimeIndex(base_offset)
@@ -43,7 +52,7 @@ class Sidecars:
     @classmethod
     def of(cls, segment: Segment, interval_bytes: int, *, keyed: bool) -> Sidecars:
         """By one pass over a segment, every byte of which must be part of a right batch."""
-        made = cls(segment.base_offset, interval_bytes, keyed=keyed)
+        made = cls(segment.base_offset, interval_bytes, keyed=keyed, owner=segment.owner())
         with segment.open_log() as file:
             for at, data, scan in scan_file(file, 0, segment.size, check_crc=True):
                 made.add(at, data, scan)
@@ -100,7 +109,9 @@ class Sidecars:
             case "seal":
                 aborted = self.pack("txnindex")
                 crc = kernel.crc32c(aborted) if aborted else 0
-                return seals.pack(replace(self.seal, txn_index_crc=crc))
+                return seals.pack(
+                    replace(self.seal, txn_index_crc=crc, owner=self._owner, base_offset=self.base_offset)
+                )
             case "txnindex":
                 return txn_index.pack(self.aborted) if self.aborted else None
             case _:

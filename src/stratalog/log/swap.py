@@ -44,8 +44,36 @@ def swap_in(writer: PartitionWriter, olds: Sequence[Segment], news: Sequence[Seg
             with suppress(StorageError, OSError):
                 discard(writer.context, news)
             raise
-        writer.replace_segments(olds, news)
+        _replace(writer, olds, news)
         return True
+
+
+def _replace(writer: PartitionWriter, olds: Sequence[Segment], news: Sequence[Segment]) -> None:
+    """Swap files and publish the new list; `swap_in` has prepared both. Under ``maintenance``.
+
+    When this is cut short, the next reader or writer finishes or undoes it as a start after a crash does.
+    """
+    context, directory = writer.context, writer.directory
+    writer.swapping = True
+    commit(context, directory, news)
+    retire(context, directory, olds, writer.config.file_delete_delay_ms / 1000)
+    take_suffix_off(context, directory, news)
+    with writer.lock:
+        writer.syncer.dropped(list(olds))
+        writer.segment_list.replace(olds, news)
+        writer.swapping = False
+    for segment in olds:
+        segment.forget()
+    kept = {segment.base_offset for segment in writer.segment_list.local}
+    for segment in olds:
+        if segment.base_offset not in kept:
+            path = f"{directory}/{names.file_name(segment.base_offset, names.SNAPSHOT)}"
+            try:
+                context.fs.remove(path)
+            except FileNotFoundError:
+                continue
+            except StorageError as error:
+                context.warn(f"{error}; the next start removes it")
 
 
 def is_run(segments: Sequence[Segment], wanted: Sequence[Segment]) -> bool:

@@ -8,29 +8,43 @@ from before would speak of bytes that the swap took away.
 
 from __future__ import annotations
 
+from stratalog.errors import CorruptionError
 from stratalog.format import tail as tails
+from stratalog.format.identity import PartitionId
 from stratalog.format.tail import Tail
 from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext
+from stratalog.log.identity import owner_of
 from stratalog.log.names import TAIL
 
 
-def read_tail(fs: FileSystem, directory: str) -> Tail | None:
-    """The newest valid slot; None when there is no tail or it cannot be believed."""
+def read_tail(fs: FileSystem, directory: str, owner: PartitionId) -> Tail | None:
+    """Return the newest valid slot of ``owner``; None when there is no tail or neither slot is valid.
+
+    CorruptionError when it was written for another partition: it does not speak of this log.
+    """
+    path = f"{directory}/{TAIL}"
     try:
-        return tails.parse(fs.read_file(f"{directory}/{TAIL}"))
+        data = fs.read_file(path)
     except FileNotFoundError:
         return None
+    tail = tails.parse(data, owner)
+    stranger = tails.parse(data) if tail is None else None
+    if stranger is not None:
+        raise CorruptionError(f"it is the tail of {stranger.owner}", path=path)
+    return tail
 
 
 class TailFile:
     """The writer's side. Calls are serialised by the partition's lock."""
 
-    def __init__(self, context: LogContext, directory: str, known: Tail | None) -> None:
+    def __init__(self, context: LogContext, directory: str, partition: int, known: Tail | None) -> None:
         self.path = f"{directory}/{TAIL}"
         self._context = context
         self._known = known
         self._generation = 0 if known is None else known.generation
+        self.owner = owner_of(context.fs, directory, partition)
+        """The partition that this directory is, as long as a writer has it."""
 
     @property
     def high_watermark(self) -> int:
@@ -40,7 +54,7 @@ class TailFile:
     def write(self, base: int, position: int, offset: int, high_watermark: int, *, flags: int) -> Tail:
         """Write the next slot and return it. A failure leaves the other one in force."""
         self._generation += 1
-        tail = Tail(self._generation, base, position, offset, high_watermark, flags)
+        tail = Tail(self._generation, base, position, offset, high_watermark, flags, self.owner)
         with self._context.handles.pinned(self.path, "a") as file:
             file.pwrite(tails.pack_slot(tail), tails.slot_position(self._generation))
         self._known = tail

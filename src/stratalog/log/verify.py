@@ -12,15 +12,23 @@ torn tail is not corruption. Nothing here is written, so a crash has nothing to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from stratalog.errors import FormatError
+from stratalog.errors import ArchiveError, CorruptionError, FormatError
 from stratalog.format import producer_snapshot
+from stratalog.format.tail import Tail
+from stratalog.log.cold import ArchivedSegment
 from stratalog.log.damage import UNKNOWN, Damage, derived_damage, reason_of
+from stratalog.log.gaps import lost_behind, missing_between
+from stratalog.log.identity import owner_of
 from stratalog.log.listing import list_files
-from stratalog.log.names import SNAPSHOT, parse_file, segment_name
+from stratalog.log.names import MAX_OFFSET, SNAPSHOT, TAIL, parse_file
 from stratalog.log.reader import LogView
+from stratalog.log.scanning import scan_file
+from stratalog.log.segment import Segment
+from stratalog.log.tailfile import read_tail
 from stratalog.log.verify_segment import CheckedSegment, check_segment
 from stratalog.log.verify_sidecars import Transactions
 
@@ -57,12 +65,13 @@ def verify_partition(view: LogView, *, progress: Callable[[int], None] | None = 
     """Read every byte of a partition and check it; ``progress`` gets bytes as they go by."""
     found: list[Damage] = []
     segments = size = records = 0
-    for checked in check_segments(view, progress):
+    unread: list[Damage] = []
+    for checked in check_segments(view, progress, unread=unread):
         segments += 1
         size += checked.segment.size
         records += checked.records
         found += checked.damages
-    found += check_snapshots(view)
+    found += unread + check_files(view)
     return VerifyReport(segments, size, records, tuple(found))
 
 
@@ -71,10 +80,13 @@ def check_segments(
     progress: Callable[[int], None] | None = None,
     *,
     check: Check | None = None,
+    unread: list[Damage] | None = None,
 ) -> Iterator[CheckedSegment]:
     """Every segment of a view, in order, checked by itself and against the one before it.
 
     ``check`` checks one by itself, given its base offset; whoever did that before knows the answer.
+    An archive that cannot be read is asked once: what it holds is left out and goes into ``unread``, as one
+    damage; without that list its error is raised.
     """
     check = check or (lambda base_offset: check_standing_still(view, base_offset, progress))
     view.refresh()
@@ -85,8 +97,21 @@ def check_segments(
         segment = next((each for each in view.segments() if each.base_offset > done), None)
         if segment is None:
             break
-        checked = check(segment.base_offset)
         done = segment.base_offset
+        if not segment.is_active and (segment.next_offset or MAX_OFFSET) <= view.log_start_offset:
+            continue  # its deletion has begun, and may have been cut short
+        try:
+            checked = check(done)
+        except ArchiveError as error:
+            if unread is None:
+                raise
+            cold = [each for each in view.segments() if each.base_offset >= done and not _is_here(each)]
+            unread.append(_unread(view, cold or [segment], error))
+            done = max(each.base_offset for each in cold or [segment])
+            if before is not None:
+                yield before
+            before = transactions = None
+            continue
         if checked is None:
             continue  # removed while we looked: not damage
         if transactions is None:
@@ -98,6 +123,18 @@ def check_segments(
         before = checked
     if before is not None:
         yield before
+
+
+def _is_here(segment: Segment) -> bool:
+    return not isinstance(segment, ArchivedSegment)
+
+
+def _unread(view: LogView, segments: Sequence[Segment], error: ArchiveError) -> Damage:
+    """What an archive that cannot be read keeps from being checked."""
+    first, last = segments[0].base_offset, (segments[-1].next_offset or segments[-1].base_offset + 1) - 1
+    count = f"{len(segments)} segment{'' if len(segments) == 1 else 's'}"
+    why = f"the archive cannot be read: {error}; {count} there, offsets {first} to {last}, were not checked"
+    return Damage(f"{view.topic}-{view.partition}", UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, why)
 
 
 def check_standing_still(
@@ -133,28 +170,40 @@ def check_standing_still(
 
 
 def _check_gap(view: LogView, before: CheckedSegment, after: CheckedSegment) -> None:
-    """A segment that was never cleaned must be followed by one that begins where it ends."""
-    seal, segment = before.seal, before.segment
-    if seal is None or not seal.contiguous:
-        return
-    end, base = max(seal.last_offset + 1, segment.base_offset), after.segment.base_offset
-    if end >= base:
+    """Name the offsets missing between two neighbours, unless the log changed there while we looked."""
+    if _missing(before, before.segment, after) is None:
         return
     view.refresh()
-    if all(each.base_offset != segment.base_offset for each in view.segments()):
-        return  # the head of the log was deleted while we looked
+    base = before.segment.base_offset
+    current = next((each for each in view.segments() if each.base_offset == base), None)
+    if current is None:
+        return  # the head of the log was deleted
     try:
-        if segment.inode() != before.inode:
-            return  # it was replaced by one that reaches further
+        lost = _missing(before, current, after)
     except FileNotFoundError:
         return
-    path = f"{segment.directory}/{segment_name(end)}.log"
-    reason = f"no segment holds these offsets: one ends at {end}, the next begins at {base}"
-    before.log.append(Damage(path, UNKNOWN, UNKNOWN, end, base - 1, reason))
+    if lost is not None:
+        before.log.append(lost)
 
 
-def check_snapshots(view: LogView) -> list[Damage]:
-    """The producer snapshots, which must parse."""
+def _missing(before: CheckedSegment, segment: Segment, after: CheckedSegment) -> Damage | None:
+    """What is missing behind a segment, but for what its own check has named."""
+    base = after.segment.base_offset
+    named = max((each.last_offset + 1 for each in before.log), default=0)
+    try:
+        return missing_between(segment, after.segment, named, base)
+    except CorruptionError:  # the seal contradicts the log, which is named: it still tells where that ended
+        seal = before.seal
+        if seal is None or not seal.contiguous or seal.last_offset + 1 >= base:
+            return None
+        return lost_behind(segment, seal.last_offset + 1, base)
+
+
+def check_files(view: LogView) -> list[Damage]:
+    """Check the files that belong to no segment: producer snapshots must parse, the tail must be its own.
+
+    Where no writer is here, a snapshot past the synced end may be what a power cut left of it.
+    """
     segments = view.segments()
     if not segments:
         return []
@@ -164,10 +213,18 @@ def check_snapshots(view: LogView) -> list[Damage]:
     except (FileNotFoundError, NotADirectoryError):
         return []  # nothing but the archive is left of it
     found = []
+    synced = min((each.base_offset for each in segments if each.unsynced), default=MAX_OFFSET)
+    try:
+        tail = read_tail(fs, directory, owner_of(fs, directory, view.partition))
+        found += [] if tail is None else _check_synced(view, tail)
+        if tail is not None and tail.clean:
+            synced = max(synced, tail.synced_offset)
+    except FormatError as error:
+        found.append(derived_damage(f"{directory}/{TAIL}", reason_of(error)))
     for name in listed:
         parsed = parse_file(name)
         path = f"{directory}/{name}"
-        if parsed is None or parsed.kind != SNAPSHOT or parsed.suffix:
+        if parsed is None or parsed.kind != SNAPSHOT or parsed.suffix or parsed.base_offset > synced:
             continue
         try:
             producer_snapshot.parse(fs.read_file(path))
@@ -178,12 +235,30 @@ def check_snapshots(view: LogView) -> list[Damage]:
     return found
 
 
+def _check_synced(view: LogView, tail: Tail) -> list[Damage]:
+    """The last segment must reach the synced end; it is looked at after the tail, which never leads it."""
+    view.refresh()
+    last = view.segments()[-1]
+    if last.base_offset > tail.synced_base:
+        return []
+    first, size = last.base_offset, 0
+    with suppress(FileNotFoundError), last.open_log() as file:
+        if last.base_offset == tail.synced_base and file.size() >= tail.synced_position:
+            return []
+        for at, _, scan in scan_file(file, 0, file.size()):
+            if scan.n:
+                first, size = scan.last_offset + 1, at + scan.end
+    first = min(first, tail.synced_offset - 1)
+    reason = f"the log ends before its synced end, offset {tail.synced_offset}"
+    return [Damage(last.path(), size, UNKNOWN, first, tail.synced_offset - 1, reason)]
+
+
 __all__ = [
     "CheckedSegment",
     "Damage",
     "VerifyReport",
+    "check_files",
     "check_segments",
-    "check_snapshots",
     "check_standing_still",
     "verify_partition",
 ]

@@ -16,7 +16,8 @@ from stratalog import kernel
 from stratalog.errors import ArchiveError, CorruptionError, FormatError
 from stratalog.format import batch as batches
 from stratalog.format import keyindex
-from stratalog.format.batch import HEADER_SIZE, Scan, Stop
+from stratalog.format.batch import Scan, Stop
+from stratalog.format.metadata import CLEAN_SHUTDOWN
 from stratalog.format.offset_index import ENTRY_SIZE as INDEX_ENTRY
 from stratalog.format.offset_index import OffsetIndex
 from stratalog.format.seal import Seal
@@ -29,7 +30,7 @@ from stratalog.log.active import ActiveSegment
 from stratalog.log.cold import ArchivedSegment
 from stratalog.log.damage import UNKNOWN, Damage, derived_damage, reason_of
 from stratalog.log.keys import ActiveKeyIndex
-from stratalog.log.resync import next_valid
+from stratalog.log.resync import resume
 from stratalog.log.scanning import SCAN_BYTES
 from stratalog.log.segment import Segment
 from stratalog.log.tailfile import read_tail
@@ -47,7 +48,7 @@ class CheckedSegment:
 
     segment: Segment
     at_rest: bool
-    """Sealed, or closed in order: then its sidecars must be right too."""
+    """Sealed and synced, or closed in order: then its sidecars must be right too."""
     seal: Seal | None = None
     """The stored seal, when it is sound and speaks of a log of this size."""
     contiguous: bool = False
@@ -108,7 +109,7 @@ class _SegmentCheck:
 
     def run(self) -> CheckedSegment:
         out, segment = self.out, self.segment
-        if out.at_rest:
+        if not segment.is_active or out.at_rest:
             self._read_seal()
         seal = out.seal
         out.contiguous = seal.contiguous if seal is not None else segment.is_active and segment.contiguous
@@ -132,6 +133,8 @@ class _SegmentCheck:
             if keys is not None:
                 keys.extend(*batches.decode_keys(chunk, scan))
         out.next_offset = self.next_offset
+        if segment.is_active and not isinstance(segment, ActiveSegment):
+            self._judge_end()
         out.unsupported = out.unsupported and not self.batches
         self._judge_seal(facts, bad_blocks)
         if index is not None and index.reason:
@@ -142,6 +145,8 @@ class _SegmentCheck:
                 self._wrong("timeindex", times.reason, times.at * TIME_ENTRY, (times.at + 1) * TIME_ENTRY)
         if keys is not None and data is not None:
             self._judge_keys(keys, data)
+        if not out.at_rest:
+            out.sidecars.clear()
         return out
 
     # -- sidecars --------------------------------------------------------------------------------
@@ -165,6 +170,11 @@ class _SegmentCheck:
             self.stored = parse_seal(data)
         except FormatError as error:
             self._wrong("seal", reason_of(error))
+            return
+        stranger = self.stored.stranger(self.segment.owner(), self.segment.base_offset)
+        if stranger:
+            self._wrong("seal", stranger)
+            self.stored = None
             return
         if self.stored.size_bytes == self.size:
             self.out.seal = self.stored
@@ -191,6 +201,18 @@ class _SegmentCheck:
             start, end = sorted((self.size, stored.size_bytes))
             reason = f"the seal says {stored.size_bytes} bytes, the log has {self.size}"
             out.log.append(Damage(path, start, end, first, last, reason, derived=not lost and out.intact))
+
+    def _judge_end(self) -> None:
+        """A log that was closed in order has nothing behind its last batch.
+
+        A writer removes the mark of the clean stop before it writes: it is looked for after the size.
+        """
+        with self.segment.open_log() as file:
+            end = file.size()
+        root = self.segment.directory.rpartition("/")[0]
+        if end > self.size and self.segment.context.fs.exists(f"{root}/{CLEAN_SHUTDOWN}"):
+            reason = "bytes behind the end of a log that was closed in order"
+            self.out.log.append(Damage(self.segment.path(), self.size, end, UNKNOWN, UNKNOWN, reason))
 
     def _read_index(self) -> IndexCheck | None:
         data = self._read("index")
@@ -287,8 +309,9 @@ class _SegmentCheck:
     def _skip(self, file: File, position: int, limit: int, reason: str, stop: Stop) -> int:
         """Past the damage at ``position``, which is put on record; returns where good batches go on."""
         self.out.unsupported |= stop is Stop.UNSUPPORTED
-        end = self._resume(file, position, limit)
         first = self.next_offset
+        most = None if self.stored is None else self.stored.last_offset
+        end = resume(self.segment, file, position, limit=limit, at_least=first, at_most=most)
         if end < limit:
             following = int.from_bytes(file.pread(8, end), "big")
         else:
@@ -305,41 +328,15 @@ class _SegmentCheck:
         if self.progress is not None:
             self.progress(end - start)
 
-    def _resume(self, file: File, position: int, limit: int) -> int:
-        """Where a believable batch begins behind ``position``; ``limit`` when none does.
-
-        The length field is asked first: a record's value may itself hold a batch, which a search would find.
-        """
-        length = int.from_bytes(file.pread(12, position)[8:12], "big", signed=True)
-        hop = position + 12 + length
-        if length >= HEADER_SIZE - 12 and (hop == limit or (hop < limit and self._believable(file, hop))):
-            return hop
-        found = next_valid(self.segment, position + 1)
-        while found is not None and found < limit:
-            if self._believable(file, found):
-                return found
-            found = next_valid(self.segment, found + 1)
-        return limit
-
-    def _believable(self, file: File, position: int) -> bool:
-        header = file.pread(HEADER_SIZE, position)
-        size = int.from_bytes(header[8:12], "big", signed=True) + 12
-        if len(header) < HEADER_SIZE or not HEADER_SIZE <= size <= self.size - position:
-            return False
-        scan = batches.scan(file.pread(size, position), max_batches=1)
-        if scan.n != 1 or scan.first_base_offset < self.next_offset:
-            return False
-        return self.stored is None or scan.last_offset <= self.stored.last_offset
-
 
 def _at_rest(segment: Segment) -> bool:
-    """Sealed, or the last segment of a log that was closed in order and not written to since."""
+    """Sealed and synced, or the last segment of a log that was closed in order and not written to since."""
     if not segment.is_active:
-        return True
+        return not segment.unsynced
     if isinstance(segment, ActiveSegment):
         return False
     try:
-        tail = read_tail(segment.context.fs, segment.directory)
+        tail = read_tail(segment.context.fs, segment.directory, segment.owner())
     except FormatError:
         return False
     return (

@@ -168,14 +168,24 @@ class Transactions:
         except (FileNotFoundError, NotADirectoryError):
             listed = {}  # nothing but the archive is left of this log
         parsed = (parse_file(name) for name in listed)
-        offsets = [
+        self._snapshots = [
             each.base_offset
             for each in parsed
             if each is not None and each.kind == SNAPSHOT and not each.suffix
         ]
-        self._state, at = load_snapshot(context, directory, offsets, first.base_offset, 2**63 - 1)
+        self._state, at = load_snapshot(context, directory, self._snapshots, first.base_offset, 2**63 - 1)
         self.certain = at == first.base_offset
-        """False when something before, deleted or damaged, may matter."""
+        """False when something before, deleted, cleaned or damaged, may matter."""
+
+    def _begin(self, segment: Segment) -> None:
+        """Take up a snapshot where the log before cannot tell: it knows where open transactions began."""
+        if self.certain or segment.base_offset not in self._snapshots:
+            return
+        found = load_snapshot(
+            segment.context, segment.directory, self._snapshots, segment.base_offset, 2**63 - 1
+        )
+        if found[1] == segment.base_offset:
+            self._state, self.certain = found[0], True
 
     def aborted(self, segment: Segment) -> list[AbortedTxn]:
         """Replay one segment, whose log must be whole; the transactions aborted in it."""
@@ -197,6 +207,7 @@ class Transactions:
         """Judge a segment's transaction index, and say what it should hold."""
         segment = checked.segment
         path = segment.path("txnindex")
+        self._begin(segment)
         stored: list[AbortedTxn] | None = []
         try:
             stored = parse_txn_index(sidecar_of(segment, "txnindex") or b"")
@@ -209,8 +220,10 @@ class Transactions:
             expected = self.aborted(segment) if checked.has_producers and checked.intact else []
         except (FormatError, FileNotFoundError):
             self.certain = False
-        if not self.certain or not checked.contiguous:
-            return  # cleaning takes aborted records away and may keep or drop what was said of them
+        if not checked.contiguous:
+            self.certain = False  # cleaning takes batches away, perhaps the one that began a transaction
+        if not self.certain:
+            return
         checked.aborted = expected
         if checked.at_rest and stored is not None and stored != expected:
             checked.sidecars["txnindex"] = derived_damage(path, f"lists {stored}, the log gives {expected}")

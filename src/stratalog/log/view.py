@@ -195,22 +195,31 @@ def view_of(
     )
 
 
-def agree(first: Mapping[str, int], second: Mapping[str, int]) -> bool:
-    """Whether two listings, taken one after the other, show the same directory standing still.
+def agreed(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int] | None:
+    """What can be trusted of two listings, taken one after the other; None when they contradict each other.
 
     A listing is not a snapshot: a file renamed meanwhile can be missed or seen twice. Two that agree in
-    every segment file's name and size can be trusted. The files of the last segment may differ in size,
-    because it is being written to; other names do not matter.
+    every segment file's name and size can be trusted. The last segment of the first one may grow, be sealed
+    and be followed by others meanwhile: what is new is left out, so that a log that rolls faster than its
+    directory is listed can be read. A replacement that is being written counts when one is being swapped in.
+    Other names do not matter.
     """
-    changed = [name for name, size in first.items() if second.get(name, -1) != size]
-    changed += [name for name in second if name not in first]
-    moved = [parsed for name in changed if (parsed := _of_segment(name)) is not None]
-    if not moved:
-        return True
-    last = max((int(name[:20]) for name in first if name[20:] == ".log" and _of_segment(name)), default=-1)
-    return all(
-        parsed.base_offset >= last and parsed.name in first and parsed.name in second for parsed in moved
-    )
+    names_of_both = [*first, *second]
+    last = max((int(name[:20]) for name in first if name[20:] == ".log" and name[:20].isdigit()), default=-1)
+    swapping = any(name.endswith(names.SWAP) for name in names_of_both)
+    found = dict(second)
+    for name in names_of_both:
+        before, now = first.get(name), second.get(name)
+        if before == now:
+            continue
+        parsed = _of_segment(name)
+        if parsed is None or (parsed.suffix == names.CLEANED and (not swapping or None not in (before, now))):
+            continue
+        if last < 0 or parsed.base_offset < last or parsed.suffix or now is None:
+            return None
+        if before is None:
+            found.pop(name, None)
+    return found
 
 
 def after(entries: Mapping[str, int], actions: Iterable[Action]) -> dict[str, int]:
@@ -339,8 +348,10 @@ def _settle_snapshots(snapshots: list[int], segments: tuple[SegmentFiles, ...], 
 
 
 def _of_segment(name: str) -> FileName | None:
-    """A file that makes a difference to ``segments``; not a snapshot, a torn or an unfinished one."""
+    """A file that makes a difference to ``segments``; not a snapshot, a torn, unfinished or deleted one."""
     parsed = parse_file(name)
-    if parsed is None or parsed.kind not in names.SEGMENT_KINDS or parsed.suffix == names.TMP:
+    if parsed is None or parsed.kind not in names.SEGMENT_KINDS:
+        return None
+    if parsed.suffix in (names.TMP, names.DELETED):
         return None
     return parsed

@@ -14,9 +14,9 @@ from stratalog.archive import Archive, Manifest, PartitionArchive, SegmentEntry
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.cold import ArchivedSegment
 from stratalog.log.context import LogContext
-from stratalog.log.partition import aborted_in, of_segments
 from stratalog.log.reader import Isolation
 from stratalog.log.segment import Segment
+from stratalog.log.segment_list import aborted_in, of_segments
 from stratalog.model import SegmentInfo
 
 FRESH_S = 1.0
@@ -71,7 +71,7 @@ class ArchivedLog:
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
         return aborted_in(self._listed, start, end)
 
-    def wait(self, offset: int, timeout_s: float) -> bool:
+    def wait(self, offset: int, timeout_s: float, isolation: Isolation = "read_uncommitted") -> bool:
         deadline = time.monotonic() + timeout_s
         while self.end_offset() < offset:
             if time.monotonic() >= deadline:

@@ -18,8 +18,8 @@ from stratalog.archive import Archive, ArchiveOptions, Manifest, open_archive
 from stratalog.config import BrokerConfig
 from stratalog.errors import NotFoundError, UnknownPartitionError, UnknownTopicError
 from stratalog.fs import HandleCache, RealFileSystem
-from stratalog.log import lookup
 from stratalog.log.context import LogContext
+from stratalog.log.offsets import offset_for_time
 from stratalog.log.reader import Isolation, LogView
 from stratalog.log.states import segment_states
 from stratalog.model import SegmentInfo
@@ -27,7 +27,7 @@ from stratalog.spark.archived import ArchivedLog, newest_manifests
 from stratalog.spark.offsets import Pair
 from stratalog.spark.options import Subscription, Where
 from stratalog.store.partitions import Partitions
-from stratalog.store.remembering import remembered
+from stratalog.store.settings import remembered
 
 LIFE_S = 30.0
 """How long opened logs are used again; then they are opened anew."""
@@ -78,12 +78,7 @@ class Logs:
             seen = tuple((stat.mtime_ns, stat.inode) for stat in stats)
             if seen == self._seen:
                 return
-            before = {name: entry.id for name, entry in self._local.entries.items()}
-            self._local.load()
-            for topic, partition in list(self._local.views):
-                entry = self._local.entries.get(topic)
-                if entry is None or entry.id != before.get(topic):
-                    del self._local.views[(topic, partition)]  # another topic of the same name
+            self._local.opening.load()
             changed_lately = time.time_ns() - max(mtime for mtime, _ in seen) < 50_000_000
             self._seen = () if changed_lately else seen
 
@@ -143,7 +138,7 @@ class Logs:
                 return self._local.view(topic, partition)
             self._load_archive()
             if topic not in self._manifests and self._local is not None:
-                self._local.load()  # it may be new
+                self._local.opening.load()  # it may be new
                 return self._local.view(topic, partition)
             if partition not in self.partitions(topic):
                 raise UnknownPartitionError(f"{topic} has no partition {partition} in {self}")
@@ -174,7 +169,8 @@ class Logs:
         self, topic: str, partition: int, timestamp: int, isolation: Isolation = "read_uncommitted"
     ) -> int | None:
         """The first offset whose record is at ``timestamp`` (ms) or later; None when there is none."""
-        return lookup.offset_for_time(self.view(topic, partition), timestamp, isolation)
+        found = offset_for_time(self.view(topic, partition), timestamp, isolation)
+        return None if found is None else found.offset
 
     def segment_infos(self, topic: str, partition: int) -> list[SegmentInfo]:
         """Every segment with its state, those that wait for their removal too."""

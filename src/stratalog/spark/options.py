@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stratalog.archive.objects import absolute_url
 from stratalog.config.broker import BrokerConfig
 from stratalog.config.units import parse_bytes, parse_duration_ms
 from stratalog.errors import InvalidArgumentError
@@ -30,6 +31,7 @@ from stratalog.spark.offsets import (
     parse_time_option,
     parse_times_option,
 )
+from stratalog.store.paths import absolute_places
 
 logger = logging.getLogger("stratalog.spark")
 
@@ -217,11 +219,12 @@ def _where(said: _Said) -> Where:
         os.path.realpath(_local_path(each)): os.path.abspath(_local_path(each)) for each in reversed(paths)
     }
     unique = list(reversed(named.values()))
-    archive = (said.get("archive") or "").strip()
+    archive = absolute_url((said.get("archive") or "").strip())
     if not unique and not archive:
         takes = "one or several log directories, for example load('/data/log'); or the option 'archive' a URL"
         raise bad_option("path", "nothing says where the log is", takes)
-    config = tuple((name, value) for name, value in said.items() if name.startswith(STORE_PREFIX))
+    told = {name: value for name, value in said.items() if name.startswith(STORE_PREFIX)}
+    config = tuple((name, str(value)) for name, value in absolute_places(told).items())
     if archive:
         config = (*(pair for pair in config if pair[0] != "log.archive.url"), ("log.archive.url", archive))
     try:

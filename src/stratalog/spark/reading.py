@@ -62,11 +62,11 @@ def _read_one(
     while start < end:
         stop = _step(view, start, end)
         watched = Watched(view, start, losses)
-        scan = scan_to_arrow([ScanRange(watched, start, stop)], options)
+        scan = scan_to_arrow([ScanRange(watched, start, stop, pass_deleted=True)], options)
         try:
             for batch in scan:
                 yield to_spark(batch, names)
-        except FileNotFoundError:
+        except GONE:
             if not _is_gone(view):
                 raise
             losses.lost_partition(pair_of(part), start)
@@ -100,8 +100,8 @@ def _step(view: LogView, start: int, end: int) -> int:
 class Watched:
     """A `LogView` that notices when what is being read is taken away.
 
-    A scan asks where the log begins only after it found a file gone: then everything from where this step
-    began, up to that, may not have been read.
+    A scan asks where the log begins when it begins, and again after it found a file gone: then everything
+    from where this step began, up to that, may not have been read.
     """
 
     def __init__(self, view: LogView, floor: int, losses: Losses) -> None:
@@ -136,5 +136,5 @@ class Watched:
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
         return self._view.aborted(start, end)
 
-    def wait(self, offset: int, timeout_s: float) -> bool:
+    def wait(self, offset: int, timeout_s: float, isolation: Isolation = "read_uncommitted") -> bool:
         return self._view.wait(offset, timeout_s)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol
 
 from stratalog.errors import ControlError, StoreLockedError
 from stratalog.format import batch as batches
 from stratalog.format.journal import StagedFile
+from stratalog.fs import RealFileSystem
 from stratalog.log.cleaner import CleanReport
 from stratalog.log.cleaner.elsewhere import Cleaned, CleaningTask
 from stratalog.log.repair import RepairReport
 from stratalog.model import AppendedRange, Record
-from stratalog.store.commands import NO_TIMESTAMP, run_command
+from stratalog.store.commands import MAX_APPEND_RECORDS, NO_TIMESTAMP, run_command
 from stratalog.store.control import ControlClient, Progress
 from stratalog.store.journal import Committed
+from stratalog.store.logdir import LOCK
+from stratalog.store.paths import Paths, path_list
 from stratalog.store.reports import EraseReport, LifecycleReport, PartitionNumbers
 from stratalog.store.store import Store, open_store
 
@@ -81,10 +84,12 @@ class _Remote:
 class AdminClient:
     """Everything that changes a store, wherever it is open. `remote` tells which way it goes."""
 
-    def __init__(self, door: _Door, *, remote: bool, pid: int | None) -> None:
+    def __init__(self, door: _Door, *, remote: bool, pid: int | None, paths: Sequence[str] = ()) -> None:
         self._door = door
         self.remote = remote
         self.pid = pid
+        self.paths = tuple(paths)
+        """The log directories that were given."""
 
     def __enter__(self) -> AdminClient:
         return self
@@ -114,10 +119,18 @@ class AdminClient:
     ) -> list[AppendedRange]:
         """Append records; those without a timestamp get the holder's time."""
         ranges: list[AppendedRange] = []
-        rows = [
-            record if record.timestamp is not None else record._replace(timestamp=NO_TIMESTAMP)
-            for record in records
-        ]
+        for first in range(0, len(records), MAX_APPEND_RECORDS):
+            rows = [
+                record if record.timestamp is not None else record._replace(timestamp=NO_TIMESTAMP)
+                for record in records[first : first + MAX_APPEND_RECORDS]
+            ]
+            ranges += self._append_rows(topic, rows, partition, sync)
+        return ranges
+
+    def _append_rows(
+        self, topic: str, rows: list[Record], partition: int | None, sync: bool
+    ) -> list[AppendedRange]:
+        ranges: list[AppendedRange] = []
         at = 0
         while at < len(rows):
             encoded, at = batches.encode_records(
@@ -271,22 +284,28 @@ class AdminClient:
 
 
 def connect(
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    paths: Paths,
     config: Mapping[str, object] | None = None,
     *,
     create: bool = False,
     remember: bool = True,
+    read_only: bool = False,
     timeout_s: float = 30.0,
 ) -> AdminClient:
     """A way to change the store at ``paths``: opened here when nobody holds it, else through the holder.
 
     A holder that is just opening or closing the store has the lock and no socket: it is waited for a moment.
+    With ``read_only`` only previews and numbers can be asked for, and nothing is written: a holder that
+    cannot be reached is read beside.
     """
+    if read_only:
+        return _connect_read_only(paths, config, timeout_s)
+    given = path_list(RealFileSystem(), paths)
     deadline = time.monotonic() + min(SETTLE_S, timeout_s)
     while True:
         try:
             store = open_store(paths, config, create=create, remember=remember)
-            return AdminClient(_Local(store), remote=False, pid=None)
+            return AdminClient(_Local(store), remote=False, pid=None, paths=given)
         except StoreLockedError as locked:
             late = time.monotonic() >= deadline
             if locked.control is None:
@@ -295,8 +314,19 @@ def connect(
             else:
                 try:
                     client = ControlClient(locked.control, locked.pid, timeout_s)
-                    return AdminClient(_Remote(client), remote=True, pid=locked.pid)
+                    return AdminClient(_Remote(client), remote=True, pid=locked.pid, paths=given)
                 except ControlError:
                     if late:
                         raise
         time.sleep(SETTLE_POLL_S)
+
+
+def _connect_read_only(paths: Paths, config: Mapping[str, object] | None, timeout_s: float) -> AdminClient:
+    fs = RealFileSystem()
+    for path in path_list(fs, paths):
+        holder = fs.lock_holder(f"{path}/{LOCK}") or {}
+        address, pid = holder.get("control"), holder.get("pid")
+        if isinstance(address, str) and isinstance(pid, int):
+            with suppress(ControlError):
+                return AdminClient(_Remote(ControlClient(address, pid, timeout_s)), remote=True, pid=pid)
+    return AdminClient(_Local(open_store(paths, config, read_only=True)), remote=False, pid=None)

@@ -5,9 +5,10 @@ A store without an archived topic never looks for one. Touches the archive only 
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from stratalog import locks
 from stratalog.archive import ArchiveOptions, open_archive
 from stratalog.errors import FormatError
 from stratalog.format import metadata
@@ -15,12 +16,14 @@ from stratalog.log.names import ARCHIVE
 from stratalog.log.segment import Segment
 from stratalog.store.logdir import META_PROPERTIES
 from stratalog.store.tiering import ColdFollower, Tiering
+from stratalog.store.tiers import copy_of, read_local_copy
 
 if TYPE_CHECKING:
     from stratalog.archive import Archive
     from stratalog.archive.objects import Objects
     from stratalog.log.writer import PartitionWriter
     from stratalog.store.catalog import TopicEntry
+    from stratalog.store.facts import View
     from stratalog.store.partitions import Partitions
 
 WORK = ".archive-work"
@@ -32,7 +35,7 @@ class Archives:
     def __init__(self, partitions: Partitions, objects: Objects | None) -> None:
         self._partitions = partitions
         self._objects = objects
-        self._lock = threading.Lock()
+        self._lock = locks.lock("archives")
         self._archive: Archive | None = None
         self.tiering: Tiering | None = None
 
@@ -46,7 +49,7 @@ class Archives:
         if self.tiering is None:
             partitions = self._partitions
             url = str(partitions.config.get("log.archive.url"))
-            usual = ArchiveOptions.of(partitions.config, partitions.dirs[0].path).url
+            usual = ArchiveOptions.of(partitions.config, partitions.dirs.all[0].path).url
             if url or partitions.context.fs.exists(usual):
                 return self._ensure_tiering()
         return self.tiering
@@ -57,6 +60,24 @@ class Archives:
             return None
         context = self._partitions.context
         return ColdFollower(context, directory, entry.name, entry.id, partition, self._ensure_archive())
+
+    def copies_of(self, view: View) -> Callable[[Segment], bool] | None:
+        """Return the test whether the archive has a verified copy of a partition's local segment.
+
+        None where there is no archive. A read-only store goes by the copy of the manifest.
+        """
+        if self.tiering is not None:
+            return self.tiering.is_archived
+        if not self._partitions.read_only:
+            return None
+        try:
+            copy = read_local_copy(self._partitions.context.fs, view.directory)
+        except FormatError as error:
+            self._partitions.context.warn(f"{error}; what is archived is not known")
+            return None
+        if copy is None or copy.manifest.owner != self._store_id():
+            return None
+        return lambda segment: copy_of(copy.manifest, segment) is not None
 
     def cold(self, entry: TopicEntry, partition: int, directory: str) -> _Cold:
         """The archived segments of a followed partition, by the copy of the manifest in its directory."""
@@ -69,8 +90,8 @@ class Archives:
         with self._lock:
             if self._archive is None:
                 partitions = self._partitions
-                options = ArchiveOptions.of(partitions.config, partitions.dirs[0].path)
-                options.check_outside([each.path for each in partitions.dirs])
+                options = ArchiveOptions.of(partitions.config, partitions.dirs.all[0].path)
+                options.check_outside([each.path for each in partitions.dirs.all])
                 self._archive = open_archive(
                     options,
                     partitions.context.fs,
@@ -84,21 +105,21 @@ class Archives:
         archive = self._ensure_archive()
         with self._lock:
             if self.tiering is None:
-                work = self._partitions.dirs[0].path + WORK
+                work = self._partitions.dirs.all[0].path + WORK
                 self.tiering = Tiering(self._partitions, archive, work)
             return self.tiering
 
     def _store_id(self) -> str:
         """Who writes the archive: the cluster id in `meta.properties`, which a store keeps for life."""
         fs = self._partitions.context.fs
-        for each in self._partitions.online():
+        for each in self._partitions.dirs.online():
             try:
                 known = metadata.parse_meta_properties(fs.read_file(each.file(META_PROPERTIES)))
             except (FileNotFoundError, FormatError):
                 continue
             if known.cluster_id:
                 return known.cluster_id
-        return self._partitions.dirs[0].path
+        return self._partitions.dirs.all[0].path
 
     def close(self) -> None:
         with self._lock:

@@ -13,7 +13,6 @@ A crash before 3 leaves `-future` directories, which the next start removes; aft
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -21,10 +20,10 @@ from typing import NamedTuple
 from stratalog.config import parse_overrides
 from stratalog.errors import InvalidArgumentError, ReadOnlyError, StorageError, TopicExistsError
 from stratalog.format.settings import newest
-from stratalog.fs import FileSystem, RealFileSystem
+from stratalog.fs import FileSystem
+from stratalog.log.arguments import check_number
 from stratalog.log.names import collides, parse_partition_dir, partition_dir, validate_topic
-from stratalog.store import logdir
-from stratalog.store.catalog import TopicEntry
+from stratalog.store.catalog import MAX_PARTITIONS, TopicEntry
 from stratalog.store.logdir import LogDir
 from stratalog.store.partitions import Partitions
 
@@ -45,23 +44,13 @@ def stage(partitions: Partitions, name: str, count: int) -> list[str]:
     if partitions.read_only:
         raise ReadOnlyError("this store was opened with read_only=True; open it without to change it")
     partitions.check_open()
-    with partitions.lock:
-        _check_free(partitions, name)
-        held = dict.fromkeys(partitions.online(), 0)
-        for entry in partitions.entries.values():
-            for where, _ in entry.directories.values():
-                if where in held:
-                    held[where] += 1
-        real = isinstance(partitions.context.fs, RealFileSystem)
-        found = []
-        for number in range(count):
-            where = min(held, key=lambda each: (held[each], -partitions.context.fs.free_bytes(each.path)))
-            held[where] += 1
-            # Another process fills it, from another working directory.
-            root = os.path.abspath(where.path) if real else where.path
-            tail = f"-{number}.{uuid.uuid4().hex}-future"
-            found.append(f"{root}/{name[: LONGEST_NAME - len(tail)]}{tail}")
-        return found
+    count = check_number("partitions", count, 1, MAX_PARTITIONS)
+    _check_free(partitions, name)
+    found = []
+    for number, where in enumerate(partitions.opening.spread(count)):
+        tail = f"-{number}.{uuid.uuid4().hex}-future"
+        found.append(f"{where.path}/{name[: LONGEST_NAME - len(tail)]}{tail}")
+    return found
 
 
 def mark(fs: FileSystem, directory: str, topic: str, partition: int) -> None:
@@ -78,11 +67,12 @@ def take_in(
 ) -> TopicEntry:
     """Make staged directories a topic of the store. It appears whole or, on an error, not at all."""
     context = partitions.context
-    with partitions.lock:
+    check_number("partitions", len(staged), 1, MAX_PARTITIONS)
+    with partitions.changes.of(name):
         _check_free(partitions, name)
-        for known in partitions.entries.values():
-            if known.id == topic_id:
-                raise TopicExistsError(f"topic {known.name} has the id of the one that is to come in")
+        known = partitions.registry.topic_by_id(topic_id)
+        if known is not None:
+            raise TopicExistsError(f"topic {known.name} has the id of the one that is to come in")
         entry = TopicEntry(name, topic_id, len(staged), parse_overrides(config))
         entry.config(partitions.config)
         places = [_place(partitions, each.directory) for each in staged]
@@ -91,15 +81,18 @@ def take_in(
                 raise StorageError(
                     f"{each.directory} is not there any more: the store was opened anew meanwhile; start over"
                 )
-            partitions.mark_dirty(where)
+            partitions.settings.mark_dirty(where)
             _set_log_start(where, name, number, each)
-        partitions.save({**partitions.entries, name: entry})
-        partitions.entries[name] = entry
-        for number, (each, where) in enumerate(zip(staged, places, strict=True)):
-            entry.directories[number] = (where, _name_it(where, each.directory, partition_dir(name, number)))
-        for number, each in enumerate(staged):
-            partitions.reopen(entry, number, each.log_start_offset)
-        return entry
+        partitions.settings.save_topic(entry)
+        entry = entry.placed(
+            {
+                number: (where, _name_it(where, each.directory, partition_dir(name, number)))
+                for number, (each, where) in enumerate(zip(staged, places, strict=True))
+            }
+        )
+        return partitions.opening.open_and_publish(
+            entry, {number: each.log_start_offset for number, each in enumerate(staged)}
+        )
 
 
 def finish(dirs: Sequence[LogDir]) -> None:
@@ -135,24 +128,16 @@ def _name_it(where: LogDir, directory: str, name: str) -> str:
 
 def _set_log_start(where: LogDir, name: str, number: int, staged: Staged) -> None:
     """The root checkpoints speak of this partition, and no longer of one of its name that lived here."""
-    for file in (logdir.RECOVERY_POINT, logdir.LOG_START, logdir.HIGH_WATERMARK, logdir.CLEANER_OFFSET):
-        offsets = where.read_offsets(file)
-        known = offsets.pop((name, number), None)
-        if file == logdir.LOG_START and staged.log_start_offset > staged.first_base_offset:
-            offsets[name, number] = staged.log_start_offset
-        if offsets.get((name, number)) != known:
-            where.write_offsets(file, offsets)
+    where.checkpoints.forget([(name, number)])
+    if staged.log_start_offset > staged.first_base_offset:
+        where.checkpoints.log_start.put((name, number), staged.log_start_offset)
 
 
 def _place(partitions: Partitions, directory: str) -> LogDir:
     root, _, name = directory.rpartition("/")
     parsed = parse_partition_dir(name)
-    for each in partitions.online():
-        if (
-            root in (each.path, os.path.abspath(each.path))
-            and parsed is not None
-            and parsed.state == "future"
-        ):
+    for each in partitions.dirs.online():
+        if root == each.path and parsed is not None and parsed.state == "future":
             return each
     raise InvalidArgumentError(f"{directory} is not a staged directory of this store")
 

@@ -8,77 +8,58 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
-from stratalog.config import BrokerConfig, TopicConfig, topic_config
-from stratalog.errors import CorruptionError
+from stratalog.config import BrokerConfig, TopicConfig, parse_overrides, topic_config, with_profile
 from stratalog.format.metadata import new_id
-from stratalog.format.settings import FILE_NAME, Settings, TopicSettings, newest
+from stratalog.log.arguments import check_number
+from stratalog.log.names import validate_topic
 from stratalog.store.logdir import LogDir
+
+MAX_PARTITIONS = 100_000
 
 NO_POLICY: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
 
 
-@dataclass(slots=True)
+Place: TypeAlias = tuple[LogDir, str]
+"""The log directory a partition is in, and its own directory."""
+
+
+@dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """One topic: where its partitions lie, and what is known about it."""
+    """One topic: where its partitions lie, and what is known about it. A change makes another entry."""
 
     name: str
     id: uuid.UUID | None = None
     partitions: int = 0
-    overrides: dict[str, str] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
     foreign: bool = False
-    directories: dict[int, tuple[LogDir, str]] = field(default_factory=dict)
+    directories: Mapping[int, Place] = field(default_factory=dict)
 
-    def effective_overrides(self) -> dict[str, str]:
+    def effective_overrides(self) -> Mapping[str, str]:
         """The overrides that count: a foreign topic has no policy until it is told one."""
         return {**NO_POLICY, **self.overrides} if self.foreign else self.overrides
 
     def config(self, broker: BrokerConfig) -> TopicConfig:
         return topic_config(broker, self.effective_overrides())
 
-    def own(self) -> None:
-        """A foreign topic becomes ours; what it was not told stays without a policy, so its data stays."""
-        self.overrides = self.effective_overrides()
-        self.foreign = False
-        self.id = self.id or new_id()
+    def owned(self) -> TopicEntry:
+        """Return it as ours; what a foreign topic was not told stays without a policy, so its data stays."""
+        return replace(self, overrides=self.effective_overrides(), foreign=False, id=self.id or new_id())
+
+    def placed(self, places: Mapping[int, Place]) -> TopicEntry:
+        """Return it with some of its partitions in other places."""
+        return replace(self, directories={**self.directories, **places})
 
 
-def load(dirs: list[LogDir], *, read_only: bool) -> tuple[Settings, dict[str, TopicEntry]]:
-    """The newest settings among the directories, and the topics in them.
-
-    A writer does not go on without settings that are there and damaged: it would overwrite them.
-    """
-    settings = newest(found for found in (each.read_settings() for each in dirs) if found is not None)
-    damaged = [each for each in dirs if settings is None and each.has_settings]
-    if damaged and not read_only:
-        raise CorruptionError(
-            "no copy of the store's settings can be read; move the file away to go on with every topic's"
-            " data and without its settings",
-            path=damaged[0].file(FILE_NAME),
-        )
-    settings = settings or Settings()
-    topics = {
-        name: TopicEntry(name, known.id, known.partitions, dict(known.config))
-        for name, known in settings.topics.items()
-    }
-    return settings, topics
-
-
-def to_settings(
-    generation: int,
-    topics: Mapping[str, TopicEntry],
-    store: Mapping[str, str],
-    deleting: tuple[uuid.UUID, ...] = (),
-) -> Settings:
-    """The settings file for these topics; foreign ones are not in it until somebody sets something."""
-    return Settings(
-        generation,
-        {
-            entry.name: TopicSettings(entry.id, entry.partitions, dict(entry.overrides))
-            for entry in topics.values()
-            if not entry.foreign and entry.id is not None
-        },
-        dict(store),
-        deleting,
-    )
+def new_topic(
+    name: str, partitions: int | None, config: Mapping[str, object] | None, broker: BrokerConfig
+) -> TopicEntry:
+    """Return the entry of a topic to be made; raise when no store could take it."""
+    validate_topic(name)
+    count = broker.get_int("num.partitions") if partitions is None else partitions
+    count = check_number("partitions", count, 1, MAX_PARTITIONS)
+    entry = TopicEntry(name, new_id(), count, parse_overrides(with_profile(config or {})))
+    entry.config(broker)
+    return entry

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from stratalog import locks
 from stratalog.errors import ClosedError
 
 Key = tuple[str, int]
@@ -33,7 +34,7 @@ class Claims:
 
     def __init__(self) -> None:
         self._lent: dict[Key, _Loan] = {}
-        self._changed = threading.Condition()
+        self._changed = locks.condition("claims")
         self._held: dict[Key, int] = {}  # by thread
         self._wanted: Counter[Key] = Counter()
         self._closed = False
@@ -41,39 +42,46 @@ class Claims:
     @contextmanager
     def attempt(self, key: Key) -> Iterator[bool]:
         """Claim a partition if nobody has it, for the length of the block; False when somebody does."""
-        with self._changed:
-            got = self._free(key)
-            if got:
-                self._held[key] = threading.get_ident()
+        got = False
         try:
+            with self._changed.lock:
+                if self._free(key):
+                    self._held[key] = threading.get_ident()
+                    got = True
             yield got
         finally:
             if got:
-                self._release(key)
+                del self._held[key]  # in one step: no interrupt can come before it
+                self._tell()
 
     @contextmanager
     def claim(self, key: Key) -> Iterator[None]:
         """Claim a partition, waiting for whoever has it; they see that it is wanted."""
-        with self._changed:
-            self._wanted[key] += 1
-            self._lent.pop(key, None)
-            try:
-                self._changed.wait_for(lambda: key not in self._held or self._closed)
-                if self._closed:
-                    raise ClosedError("the store is closed")
-                self._held[key] = threading.get_ident()
-            finally:
-                self._wanted[key] -= 1
+        got = False
         try:
+            with self._changed.lock:
+                self._wanted[key] += 1
+                try:
+                    self._lent.pop(key, None)
+                    while key in self._held and not self._closed:
+                        self._changed.wait(locks.RECHECK_S)
+                    if self._closed:
+                        raise ClosedError("the store is closed")
+                    self._held[key] = threading.get_ident()
+                    got = True
+                finally:
+                    self._wanted[key] -= 1
             yield
         finally:
-            self._release(key)
+            if got:
+                del self._held[key]  # in one step: no interrupt can come before it
+                self._tell()
 
     # -- loans -------------------------------------------------------------------------------------------
 
     def lend(self, key: Key, token: str, seconds: float) -> bool:
         """Lend a partition if nobody has it; ``token`` is what the borrower is known by."""
-        with self._changed:
+        with self._changed.lock:
             if not self._free(key):
                 return False
             self._lent[key] = _Loan(token, time.monotonic() + seconds)
@@ -81,7 +89,7 @@ class Claims:
 
     def extend(self, key: Key, token: str, seconds: float) -> bool:
         """Lend it for longer; False when it is no longer this borrower's."""
-        with self._changed:
+        with self._changed.lock:
             if not self._is_lent(key, token):
                 return False
             self._lent[key] = _Loan(token, time.monotonic() + seconds)
@@ -90,7 +98,7 @@ class Claims:
     @contextmanager
     def redeem(self, key: Key, token: str) -> Iterator[bool]:
         """Turn a loan into a claim, for the length of the block; False when it is over."""
-        with self._changed:
+        with self._changed.lock:
             got = self._is_lent(key, token) and not self._closed
             if got:
                 del self._lent[key]
@@ -99,17 +107,18 @@ class Claims:
             yield got
         finally:
             if got:
-                self._release(key)
+                del self._held[key]  # in one step: no interrupt can come before it
+                self._tell()
 
     def give_back(self, key: Key, token: str) -> None:
         """The borrower is done with it."""
-        with self._changed:
+        with self._changed.lock:
             if self._is_lent(key, token):
                 del self._lent[key]
 
     def is_lent(self, key: Key, token: str) -> bool:
         """Whether the loan still stands."""
-        with self._changed:
+        with self._changed.lock:
             return self._is_lent(key, token)
 
     def _is_lent(self, key: Key, token: str) -> bool:
@@ -130,17 +139,17 @@ class Claims:
     def close(self) -> None:
         """Give nothing out any more, and wait until everybody else has given back what they hold."""
         ours = threading.get_ident()
-        with self._changed:
+        with self._changed.lock:
             self._closed = True
             self._lent.clear()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: all(thread == ours for thread in self._held.values()))
+            while any(thread != ours for thread in self._held.copy().values()):
+                self._changed.wait(locks.RECHECK_S)
 
     def held(self) -> list[Key]:
-        with self._changed:
-            return sorted(self._held)
+        with self._changed.lock:
+            return sorted(self._held.copy())
 
-    def _release(self, key: Key) -> None:
-        with self._changed:
-            self._held.pop(key, None)
+    def _tell(self) -> None:
+        with self._changed.lock:
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""The control socket: how other processes ask the one that holds a store to change something.
+"""The control socket's protocol and its client: how other processes ask the holder of a store for changes.
 
 A frame, both ways:
 
@@ -7,9 +7,12 @@ A frame, both ways:
                           {"result" | "error" | "progress", "payload"}
     payload               that many bytes; records travel as a RecordBatch
 
-Long work answers with any number of progress frames ([what, done, total]) before its result; each of them
-begins the asker's time-out anew. Only the user who runs the holder may connect (the socket's mode is 0600).
-Frames are bounded.
+The holder sends a progress frame ([what, done, total]) right before it begins a command, and begins only if
+that frame could be sent. A client that gives up shuts its socket down and then reads what has arrived:
+without a progress frame the command was not begun and never will be. Long work sends more progress frames;
+each of them begins the client's time-out anew.
+
+Only the user who runs the holder may connect (the socket's mode is 0600). Every size is bounded.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import struct
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from stratalog import errors
 from stratalog.errors import ControlError, StratalogError
@@ -31,7 +34,10 @@ from stratalog.errors import ControlError, StratalogError
 SOCKET_NAME = ".stratalog.sock"
 TEMPORARY_NAME = "control.sock"
 MAX_HEADER_BYTES = 16 << 20
+MAX_HEADER_VALUES = 2_000_000
+"""A header of 16 MiB may hold five million empty lists, which would take twenty times its size in memory."""
 MAX_PAYLOAD_BYTES = 64 << 20
+RECEIVE_BYTES = 1 << 18
 LONGEST_ADDRESS = 100
 """A Unix socket's address has 108 bytes at most."""
 
@@ -43,7 +49,7 @@ Progress = Callable[[str, int, int], None]
 
 
 HEARTBEAT = ""
-"""The name in a progress frame that only says that the work goes on."""
+"""The name in a progress frame that only says that the work has begun, or goes on."""
 
 
 class Frame(NamedTuple):
@@ -53,33 +59,100 @@ class Frame(NamedTuple):
     payload: bytes = b""
 
 
+BEGUN = Frame({"progress": [HEARTBEAT, 0, 0]})
+
+
 def pack_frame(frame: Frame) -> bytes:
-    header = json.dumps({**frame.header, "payload": len(frame.payload)}).encode()
+    """Return the bytes of a frame; raise `ControlError` if its header is not JSON or too large."""
+    try:
+        header = json.dumps({**frame.header, "payload": len(frame.payload)}).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ControlError(f"this cannot travel in a control frame: {error}") from error
+    if len(header) > MAX_HEADER_BYTES or len(frame.payload) > MAX_PAYLOAD_BYTES:
+        raise ControlError(
+            f"a control frame with {len(header)} bytes of header and {len(frame.payload)} of payload is too"
+            f" large; the limits are {MAX_HEADER_BYTES} and {MAX_PAYLOAD_BYTES}"
+        )
     return _LENGTH.pack(len(header)) + header + frame.payload
 
 
-def take_frame(buffer: bytearray) -> Frame | None:
-    """The first whole frame of ``buffer``, which loses it; None when more bytes are due."""
-    if len(buffer) < _LENGTH.size:
+class FrameReader:
+    """Cuts bytes that arrive in pieces into frames. Touches no socket.
+
+    It is fed at most ``due`` bytes at a time, so it never holds more than the one frame that is arriving.
+    Bytes that cannot be a frame raise `ControlError`; the stream cannot be read on after that.
+    """
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._buffer = bytearray()
+        self._header: dict[str, Any] | None = None
+        self._header_end = self._end = _LENGTH.size
+
+    @property
+    def due(self) -> int:
+        """How many bytes are missing of the part that is arriving: the length, the header or the payload."""
+        return self._end - len(self._buffer)
+
+    @property
+    def frame_bytes(self) -> int:
+        """The size of the arriving frame as far as it is known; nothing is allocated ahead of its bytes."""
+        return self._end
+
+    @property
+    def empty(self) -> bool:
+        """True between two frames."""
+        return not self._buffer
+
+    def feed(self, data: bytes) -> Frame | None:
+        """Add bytes; return the frame if they complete one."""
+        assert len(data) <= self.due
+        self._buffer += data
+        while not self.due:
+            if self._header is not None:
+                frame = Frame(self._header, bytes(memoryview(self._buffer)[self._header_end :]))
+                self._clear()
+                return frame
+            if self._end == _LENGTH.size:
+                self._take_length()
+            else:
+                self._take_header()
         return None
-    (size,) = _LENGTH.unpack_from(buffer)
-    if size > MAX_HEADER_BYTES:
-        raise ControlError(f"a control header of {size} bytes")
-    if len(buffer) < _LENGTH.size + size:
-        return None
-    try:
-        header = json.loads(bytes(buffer[_LENGTH.size : _LENGTH.size + size]))
-        payload_size = int(header["payload"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ControlError(f"not a control header: {error}") from error
-    if not 0 <= payload_size <= MAX_PAYLOAD_BYTES:
-        raise ControlError(f"a control payload of {payload_size} bytes")
-    end = _LENGTH.size + size + payload_size
-    if len(buffer) < end:
-        return None
-    payload = bytes(buffer[_LENGTH.size + size : end])
-    del buffer[:end]
-    return Frame(header, payload)
+
+    def _take_length(self) -> None:
+        (size,) = _LENGTH.unpack_from(self._buffer)
+        if not 2 <= size <= MAX_HEADER_BYTES:
+            raise ControlError(f"a control header of {size} bytes; it has 2 to {MAX_HEADER_BYTES}")
+        self._header_end = self._end = _LENGTH.size + size
+
+    def _take_header(self) -> None:
+        text = bytes(memoryview(self._buffer)[_LENGTH.size : self._header_end])
+        if text.count(b",") + text.count(b"[") + text.count(b"{") > MAX_HEADER_VALUES:
+            raise ControlError(f"a control header with more than {MAX_HEADER_VALUES} values")
+        try:
+            header = json.loads(text, parse_float=_finite, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            raise ControlError(f"not a control header: {error}") from error
+        if not isinstance(header, dict):
+            raise ControlError("not a control header: expected a JSON object")
+        size = header.get("payload")
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_PAYLOAD_BYTES:
+            raise ControlError(f"not a control header: the payload has 0 to {MAX_PAYLOAD_BYTES} bytes")
+        self._header = header
+        self._end = self._header_end + size
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"{text[:40]} is too large a number")
+    return value
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number")
 
 
 def listen(directory: str) -> tuple[socket.socket, str]:
@@ -130,7 +203,7 @@ def _is_ours(entry: os.DirEntry[str]) -> bool:
 
 
 def remove_address(address: str) -> None:
-    """Take the socket's name away again."""
+    """Unlink the socket file, and the directory that was made for it."""
     with suppress(OSError):
         os.unlink(address)
     if os.path.basename(address) == TEMPORARY_NAME:
@@ -139,10 +212,11 @@ def remove_address(address: str) -> None:
 
 
 def error_to_header(error: Exception) -> dict[str, Any]:
-    return {"error": {"type": type(error).__name__, "message": str(error)}}
+    message = error.message if isinstance(error, StratalogError) else str(error)
+    return {"error": {"type": type(error).__name__, "message": message}}
 
 
-def raise_error(described: dict[str, Any]) -> None:
+def raise_error(described: dict[str, Any]) -> NoReturn:
     """Raise the holder's error here, by its own name where that can be made from a message."""
     kind = getattr(errors, str(described.get("type")), None)
     message = str(described.get("message"))
@@ -152,22 +226,30 @@ def raise_error(described: dict[str, Any]) -> None:
     raise ControlError(message)
 
 
+class _DroppedError(ControlError):
+    """The holder closed the connection before it began the command, and did not say why."""
+
+
 class ControlClient:
-    """A connection to the process that holds a store."""
+    """A connection to the process that holds a store; made anew when the holder dropped it as idle."""
 
     def __init__(self, address: str, pid: int | None, timeout_s: float = 30.0) -> None:
+        self._address = address
         self._who = f"process {pid}" if pid is not None else "the process"
         self._timeout_s = timeout_s
-        self._buffer = bytearray()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(timeout_s)
+        self._socket: socket.socket | None = self._connect()
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(self._timeout_s)
         try:
-            self._socket.connect(address)
+            connection.connect(self._address)
         except OSError as error:
-            self._socket.close()
+            connection.close()
             raise ControlError(
-                f"{self._who} holds the store and does not answer at {address}: {error}"
+                f"{self._who} holds the store and does not answer at {self._address}: {error}"
             ) from error
+        return connection
 
     def request(
         self,
@@ -176,30 +258,72 @@ class ControlClient:
         payload: bytes = b"",
         progress: Progress | None = None,
     ) -> Frame:
-        """Send a command and wait for its answer; the holder's errors are raised as they were there."""
+        """Send a command and wait for its answer; raise the holder's errors as they were raised there.
+
+        When no answer comes, the error says whether the command was begun: only then it may still happen.
+        """
+        data = pack_frame(Frame({"command": command, "arguments": arguments}, payload))
         try:
-            self._socket.sendall(pack_frame(Frame({"command": command, "arguments": arguments}, payload)))
-            while True:
-                frame = take_frame(self._buffer)
-                if frame is not None and "progress" in frame.header:
-                    if progress is not None and frame.header["progress"][0] != HEARTBEAT:
-                        progress(*frame.header["progress"])
-                    continue
-                if frame is not None:
-                    break
-                data = self._socket.recv(1 << 20)
-                if not data:
-                    raise ControlError(f"{self._who}, which holds the store, closed the connection")
-                self._buffer += data
-        except TimeoutError as error:
-            raise ControlError(
-                f"{self._who} holds the store and did not answer {command!r} within {self._timeout_s:g} s"
-            ) from error
-        except OSError as error:
-            raise ControlError(f"{self._who}, which holds the store, cannot be reached: {error}") from error
+            frame = self._ask(command, data, progress)
+        except _DroppedError:
+            frame = self._ask(command, data, progress)
         if "error" in frame.header:
             raise_error(frame.header["error"])
         return frame
 
+    def _ask(self, command: str, data: bytes, progress: Progress | None) -> Frame:
+        connection = self._socket = self._socket or self._connect()
+        try:
+            return self._exchange(connection, command, data, progress)
+        except BaseException:
+            self.close()  # the next answer to arrive there would not be the next request's
+            raise
+
+    def _exchange(
+        self, connection: socket.socket, command: str, data: bytes, progress: Progress | None
+    ) -> Frame:
+        reader, lost, begun, late = FrameReader(), "", False, False
+        try:
+            connection.sendall(data)
+        except TimeoutError:
+            late = _give_up(connection)
+        except OSError as error:
+            lost = f" ({error})"  # the reason may have arrived
+        while True:
+            try:
+                arrived = connection.recv(min(reader.due, RECEIVE_BYTES))
+            except TimeoutError:
+                late = _give_up(connection)
+                continue
+            except OSError as error:
+                arrived, lost = b"", f" ({error})"
+            if not arrived:
+                break
+            frame = reader.feed(arrived)
+            if frame is not None and "progress" not in frame.header:
+                return frame
+            if frame is not None:
+                begun = True
+                if progress is not None and frame.header["progress"][0] != HEARTBEAT:
+                    progress(*frame.header["progress"])
+        outcome = "was begun and may still happen" if begun else "was not begun and is cancelled"
+        if late:
+            raise ControlError(
+                f"{self._who} holds the store and did not answer {command!r} within {self._timeout_s:g} s;"
+                f" the command {outcome}"
+            )
+        raise (ControlError if begun else _DroppedError)(
+            f"{self._who}, which holds the store, closed the connection{lost}; the command {outcome}"
+        )
+
     def close(self) -> None:
-        self._socket.close()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _give_up(connection: socket.socket) -> bool:
+    """Make sure that the holder begins nothing from now on; what it has sent can still be read."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    return True

@@ -14,13 +14,16 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stratalog.errors import InvalidArgumentError
-from stratalog.log.cleaner import Target, erase_keys, erase_segment
+from stratalog.log.cleaner import EraseReport as PartitionErased
+from stratalog.log.cleaner import Target, count_keys, erase_keys, erase_segment
 from stratalog.log.segment import Segment
 from stratalog.store.control import Progress
+from stratalog.store.missing import or_missing
 from stratalog.store.reports import EraseReport
 
 if TYPE_CHECKING:
     from stratalog.log.writer import PartitionWriter
+    from stratalog.store.facts import View
     from stratalog.store.lifecycle import Lifecycle
     from stratalog.store.topic import Topic
 
@@ -72,38 +75,48 @@ class _Erasing:
 
     def partition(self, number: int) -> None:
         name, lifecycle, progress = self._topic.name, self._lifecycle, self._progress
+        label, stop = f"{name}-{number}", lifecycle.is_stopping
+        report = None if progress is None else lambda at, total: progress(label, at, total)
         with lifecycle.claims.claim((name, number)):
-            writer = self._partitions.writer(name, number)
-            label = f"{name}-{number}"
             if self._dry_run:
-                self._count_unreached(writer)
-            else:
+                view = self._partitions.view(name, number)
+                view.refresh()
+                if not view.local_segments():
+                    return
+                self._count_unreached(view)
+                self._add(label, count_keys(view, self._keys, progress=report, stop=stop))
+                return
+            writer = self._partitions.writer(name, number)
+            with or_missing(writer):
                 writer.roll()
-            done = erase_keys(
-                writer,
-                self._keys,
-                dry_run=self._dry_run,
-                progress=None if progress is None else lambda at, total: progress(label, at, total),
-                stop=lifecycle.stopping.is_set,
-            )
-            self._records += done.records_erased
-            self._segments += [f"{label}: {done.segments_rewritten}"] if done.segments_rewritten else []
-            self._leftovers += done.files_removed
-            self._damaged += [damage.path for damage in done.unreachable]
-            if done.stopped is not None:
-                self._notes.append(f"{label}: not finished, {done.stopped}; erase again")
-            self._in_archive(writer)
+                self._add(label, erase_keys(writer, self._keys, progress=report, stop=stop))
+                self._in_archive(writer)
+
+    def _add(self, label: str, done: PartitionErased) -> None:
+        self._records += done.records_erased
+        self._segments += [f"{label}: {done.segments_rewritten}"] if done.segments_rewritten else []
+        self._leftovers += done.files_removed
+        self._damaged += [damage.path for damage in done.unreachable]
+        if done.stopped is not None:
+            self._notes.append(f"{label}: not finished, {done.stopped}; erase again")
 
     def _in_archive(self, writer: PartitionWriter) -> None:
         """The segments that only the archive has, and its copies of local ones that were rewritten."""
         tiering = self._lifecycle.tiering
-        if tiering is None or self._dry_run:
+        if tiering is None:
             return
         erased = 0
 
         def engine(source: Segment, directory: str) -> Sequence[Segment]:
             nonlocal erased
-            target = Target(source.context, directory, source.topic, source.partition, writer.config)
+            target = Target(
+                source.context,
+                directory,
+                source.topic,
+                source.partition,
+                writer.config,
+                home=writer.directory,
+            )
             made = erase_segment(source, target, self._keys)
             erased += made.records_in - made.records_out if made.segments else 0
             return made.segments
@@ -113,17 +126,16 @@ class _Erasing:
             engine,
             wanted=lambda segment: tiering.may_hold(segment, self._keys),
             progress=self._progress,
-            stop=self._lifecycle.stopping.is_set,
+            stop=self._lifecycle.is_stopping,
         )
         self._records += erased
         self._archived += [f"{writer.topic}-{writer.partition}: {entry.name}" for entry in entries]
 
-    def _count_unreached(self, writer: PartitionWriter) -> None:
-        """Count the keys where a trial run does not look: in the archive and in the active segment."""
-        local, end = writer.local_segments(), writer.end_offset()
-        start = writer.log_start_offset
-        self._records += self._count(writer.partition, start, min(local[0].base_offset, end))
-        self._records += self._count(writer.partition, max(start, local[-1].base_offset), end)
+    def _count_unreached(self, view: View) -> None:
+        """Count the keys where `count_keys` does not look: in the archive and in the active segment."""
+        local, start, end = view.local_segments(), view.log_start_offset, view.end_offset()
+        self._records += self._count(view.partition, start, min(local[0].base_offset, end))
+        self._records += self._count(view.partition, max(start, local[-1].base_offset), end)
 
     def _count(self, partition: int, start: int, end: int) -> int:
         import pyarrow as pa
@@ -138,7 +150,7 @@ class _Erasing:
     def report(self, reason: str) -> EraseReport:
         from stratalog.store.copies.registry import clones  # it opens stores itself
 
-        roots = [where.path for where in self._partitions.online()]
+        roots = [where.path for where in self._partitions.dirs.online()]
         copies, unreadable = clones(roots, topic=self._topic.name, fs=self._partitions.context.fs)
         if unreadable:
             self._notes.append(f"{unreadable} lines in the list of clones cannot be read: there may be more")
@@ -161,7 +173,7 @@ class _Erasing:
 
     @property
     def _audit_path(self) -> str:
-        return self._partitions.online()[0].file(AUDIT)
+        return self._partitions.dirs.online()[0].file(AUDIT)
 
     def audit(self, entry: dict[str, Any]) -> None:
         """One line, durable on return."""
@@ -175,4 +187,4 @@ class _Erasing:
         with context.fs.open(self._audit_path, "a") as file:
             file.pwrite(json.dumps(line).encode() + b"\n", file.size())
             file.sync()
-        context.fs.sync_dir(self._partitions.online()[0].path)
+        context.fs.sync_dir(self._partitions.dirs.online()[0].path)

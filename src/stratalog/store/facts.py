@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stratalog.log.cold import ArchivedSegment
-from stratalog.log.follower import PartitionFollower
-from stratalog.log.partition import of_segments
+from stratalog.log.follower import LiveSegment, PartitionFollower
 from stratalog.log.policy.facts import SegmentFacts
 from stratalog.log.segment import Segment
+from stratalog.log.segment_list import of_segments
 from stratalog.log.writer import PartitionWriter
 from stratalog.model import SegmentState
 
@@ -24,7 +24,7 @@ def facts_of(view: View, is_archived: Callable[[Segment], bool] | None = None) -
 
 
 def _facts(segment: Segment, is_archived: Callable[[Segment], bool] | None) -> SegmentFacts:
-    info = segment.info()
+    info = segment.full_info() if isinstance(segment, LiveSegment) else segment.info()
     remote = info.state is SegmentState.ARCHIVED
     return SegmentFacts(
         base_offset=segment.base_offset,

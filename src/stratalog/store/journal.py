@@ -26,13 +26,12 @@ One entry at a time: a partition that a pending entry still waits for takes no n
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from stratalog import kernel
+from stratalog import kernel, locks
 from stratalog.errors import (
     CorruptionError,
     FormatError,
@@ -69,7 +68,7 @@ class Journal:
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
         self._context = partitions.context
-        self._lock = threading.Lock()
+        self._lock = locks.lock("journal")
         self._state = journals.Journal()
         self._damage: FormatError | None = None
 
@@ -92,7 +91,7 @@ class Journal:
 
     def _load(self) -> None:
         found = []
-        for each in self._partitions.online():
+        for each in self._partitions.dirs.online():
             path = each.file(journals.FILE_NAME)
             with suppress(FileNotFoundError):
                 self._context.fs.remove(f"{path}.tmp")
@@ -112,11 +111,11 @@ class Journal:
         self._state = replace(self._state, generation=self._state.generation + 1)
         state = replace(state, generation=self._state.generation)
         data = journals.pack(state)
-        online = self._partitions.online()
+        online = self._partitions.dirs.online()
         if not online:
             raise LogDirOfflineError("no log directory can be used")
         for each in online:
-            self._partitions.mark_dirty(each)
+            self._partitions.settings.mark_dirty(each)
             self._context.fs.write_atomic(each.file(journals.FILE_NAME), data)
         self._state = state
 
@@ -187,8 +186,7 @@ class Journal:
             if (place.query, place.batch) != (entry.query, entry.batch):
                 raise InvalidArgumentError(f"{file.name} was not staged for {entry.query}/{entry.batch}")
             writer = writer_of(self._partitions, file)
-            with writer.lock:
-                writer.make_usable()
+            writer.make_usable()
             path = self.path(file)
             if path is None:
                 raise NotFoundError(f"{file.name}: nothing is staged under this name any more")
@@ -214,8 +212,10 @@ class Journal:
         for data, scan in chunks(self._context.fs, path, file):
             found = data[: scan.end]
             crc, size = kernel.crc32c(found, crc), size + scan.end
-            checked = batches.validate(found, max_bytes=config.max_message_bytes, require_keys=config.compact)
-            for header in checked:
+            checked = batches.validate(
+                bytearray(found), max_bytes=config.max_message_bytes, require_keys=config.compact
+            )
+            for header in batches.headers(checked):
                 writer.admission.check_timestamps(header.min_timestamp, header.max_timestamp, now)
                 first = header.max_timestamp if first is None else first
                 plain = plain and header.max_timestamp - first <= config.segment_ms
@@ -275,7 +275,7 @@ class Journal:
 
     def path(self, file: StagedFile) -> str | None:
         """Where a staged file lies: whoever staged it may know the log directory by another name."""
-        for each in self._partitions.online():
+        for each in self._partitions.dirs.online():
             path = f"{staging.root_of(each.path)}/{file.name}"
             if self._context.fs.exists(path):
                 return path
@@ -285,5 +285,5 @@ class Journal:
 
     def _sweep(self) -> None:
         kept = {staging.check_name(file.name).name for entry in self._state.pending for file in entry.files}
-        roots = [each.path for each in self._partitions.online()]
+        roots = [each.path for each in self._partitions.dirs.online()]
         staging.sweep(self._context, roots, self._state.has, kept)

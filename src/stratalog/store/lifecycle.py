@@ -10,12 +10,14 @@ remembers besides, how much time cleaning took and what the clocks did, begins a
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stratalog.errors import ArchiveError, ConfigError, DiskFullError, ReadOnlyError, StratalogError
+from stratalog import locks
+from stratalog.errors import ArchiveError, ClosedError, ConfigError, StratalogError
 from stratalog.log.cleaner import CleanReport, DuplicateEstimates, clean
 from stratalog.log.policy.cleaning import Backoff, Cleanable, Effort
 from stratalog.log.policy.clock import ClockGuard
@@ -23,8 +25,9 @@ from stratalog.log.policy.preview import Step
 from stratalog.log.writer import PartitionWriter
 from stratalog.store.claims import Claims
 from stratalog.store.control import Progress
-from stratalog.store.facts import facts_of
+from stratalog.store.facts import View, facts_of
 from stratalog.store.loans import Loans
+from stratalog.store.missing import missing
 from stratalog.store.planning import (
     Situation,
     archive_steps,
@@ -35,6 +38,7 @@ from stratalog.store.planning import (
     retain_steps,
 )
 from stratalog.store.reports import LifecycleReport
+from stratalog.store.ticking import Troubles
 
 if TYPE_CHECKING:
     from stratalog.store.catalog import TopicEntry
@@ -47,7 +51,10 @@ Compactor = Callable[[Sequence[tuple[PartitionWriter, Cleanable]]], None]
 
 
 class Lifecycle:
-    """The policies of a writable store, and the hands that carry them out. Thread-safe."""
+    """The policies of a store, and the hands that carry them out when it is writable. Thread-safe.
+
+    A read-only store gets previews and numbers, from its directories and their copies of archive manifests.
+    """
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
@@ -58,10 +65,12 @@ class Lifecycle:
         self._backoffs: dict[tuple[str, int], Backoff] = {}
         self._clock = ClockGuard()
         self._estimates = DuplicateEstimates()
-        self._lock = threading.Lock()
+        self._lock = locks.lock("lifecycle")
         self.claims = Claims()
         self.loans = Loans(self)
-        self.stopping = threading.Event()
+        self.stopping = False
+        """Set when the store closes. Not an `Event`: an interrupt while one is set leaves it locked."""
+        self.troubles = Troubles(self._context)
         self.quarantined: dict[tuple[str, int], tuple[str, ...]] = {}
         self.observe_clock()
 
@@ -82,7 +91,9 @@ class Lifecycle:
         def planner(at: Situation) -> list[Step]:
             return compact_steps(at, force=force)
 
-        return self._round(topic, partition, planner, preview=preview, cleaning=True, progress=progress)
+        return self._round(
+            topic, partition, planner, preview=preview, cleaning=True, force=force, progress=progress
+        )
 
     def compact_by(
         self, topic: str | None, partition: int | None, compactor: Compactor, *, force: bool
@@ -92,7 +103,9 @@ class Lifecycle:
         def planner(at: Situation) -> list[Step]:
             return compact_steps(at, force=force)
 
-        return self._round(topic, partition, planner, preview=False, cleaning=True, compactor=compactor)
+        return self._round(
+            topic, partition, planner, preview=False, cleaning=True, force=force, compactor=compactor
+        )
 
     def archive(self, topic: str | None, *, preview: bool, progress: Progress | None) -> LifecycleReport:
         def planner(at: Situation) -> list[Step]:
@@ -113,10 +126,13 @@ class Lifecycle:
 
     def take_over_archive(self, topic: str) -> None:
         """Become the writer of a topic's archive."""
-        for _, writer in self.writers(topic):
+        for number in range(self._partitions.entry(topic).partitions):
             if self.tiering is None:
                 raise ConfigError(f"{topic} has no archive: set remote.storage.enable first")
-            self.tiering.take_over(writer)
+            with self.claims.claim((topic, number)):
+                writer = self._partitions.registry.view(topic, number)
+                if isinstance(writer, PartitionWriter):
+                    self.tiering.take_over(writer)
 
     def everything(
         self, topic: str | None = None, *, preview: bool, progress: Progress | None
@@ -140,42 +156,44 @@ class Lifecycle:
         clock = self._context.clock
         return self._clock.observe(clock.now_ms(), clock.monotonic_s())
 
-    def situation(self, entry: TopicEntry, writer: PartitionWriter, *, cleaning: bool) -> Situation:
-        """All that the policies look at, read now."""
-        partitions, name, number = self._partitions, writer.topic, writer.partition
-        is_archived = self.tiering.is_archived if self.tiering is not None else None
+    def situation(self, entry: TopicEntry, view: View, *, cleaning: bool, force: bool = False) -> Situation:
+        """All that the policies look at, read now; with ``force`` fresh segments may be cleaned too."""
+        partitions, name, number = self._partitions, view.topic, view.partition
+        config = view.config if isinstance(view, PartitionWriter) else entry.config(partitions.config)
+        if force:
+            config = replace(config, cleaner_min_segment_age_ms=0)
         guard = self.observe_clock()
         at = Situation(
             topic=name,
             partition=number,
-            config=writer.config,
-            segments=facts_of(writer, is_archived),
+            config=config,
+            segments=facts_of(view, partitions.archives.copies_of(view)),
             now_ms=guard.wall_ms,
-            log_start_offset=writer.log_start_offset,
-            high_watermark=writer.end_offset(),
-            last_stable_offset=writer.end_offset("read_committed"),
+            log_start_offset=view.log_start_offset,
+            high_watermark=view.end_offset(),
+            last_stable_offset=view.end_offset("read_committed"),
             first_dirty_offset=partitions.first_dirty_offset(name, number),
             cleaner_enable=partitions.config.get_bool("log.cleaner.enable"),
             clock=guard,
         )
-        if not (cleaning and writer.config.compact):
+        if not (cleaning and config.compact):
             return at
         found = cleanable_of(at)
         return at._replace(
-            duplicate_ratio=self._estimate(writer, found),
+            duplicate_ratio=self._estimate(view, found, config.min_cleanable_dirty_ratio),
             cleaner_wait_s=self._wait_s((name, number), found),
         )
 
-    def _estimate(self, writer: PartitionWriter, found: Cleanable) -> float | None:
+    def _estimate(self, view: View, found: Cleanable, dirty_ratio: float) -> float | None:
         """The share of duplicates, where the share of dirty bytes alone does not decide."""
         if found.must_clean or not found.cleanable_bytes:
             return None
-        if found.dirty_ratio > writer.config.min_cleanable_dirty_ratio:
+        if found.dirty_ratio > dirty_ratio:
             return None
         try:
-            return self._estimates.ratio(writer, found)
+            return self._estimates.ratio(view, found)
         except (StratalogError, FileNotFoundError) as error:
-            self._context.warn(f"{writer.directory}: no estimate of duplicates: {error}")
+            self._context.warn(f"{view.directory}: no estimate of duplicates: {error}")
             return None
 
     def _wait_s(self, key: tuple[str, int], found: Cleanable) -> float:
@@ -187,9 +205,7 @@ class Lifecycle:
             wait_s = max(wait_s, backoff.may_start(now_s, dirty_bytes=found.cleanable_bytes))
         return wait_s
 
-    def writers(
-        self, topic: str | None, partition: int | None = None
-    ) -> Iterator[tuple[TopicEntry, PartitionWriter]]:
+    def views(self, topic: str | None, partition: int | None = None) -> Iterator[tuple[TopicEntry, View]]:
         """The partitions with a policy, in order. A foreign topic has none until it is told one."""
         partitions = self._partitions
         if topic is not None and partition is not None:
@@ -201,9 +217,20 @@ class Lifecycle:
                 continue
             numbers = range(entry.partitions) if partition is None else [partition]
             for number in numbers:
-                view = partitions.views.get((name, number))
-                if isinstance(view, PartitionWriter):
+                read_only = partitions.read_only
+                view = self._follow(name, number) if read_only else partitions.registry.view(name, number)
+                if view is not None:
                     yield entry, view
+
+    def _follow(self, name: str, number: int) -> View | None:
+        """Return a partition of a read-only store as it is now; None, with a warning, when it is offline."""
+        try:
+            view = self._partitions.view(name, number)
+            view.refresh()
+        except (StratalogError, FileNotFoundError) as error:
+            self._context.warn(f"{name}-{number}: left alone: {error}")
+            return None
+        return view
 
     # -- rounds ----------------------------------------------------------------------------------------
 
@@ -215,27 +242,34 @@ class Lifecycle:
         *,
         preview: bool,
         cleaning: bool = False,
+        force: bool = False,
         progress: Progress | None = None,
         compactor: Compactor | None = None,
     ) -> LifecycleReport:
         """Plan for every partition and, unless it is a preview, carry out what is due."""
+        self._partitions.settle_moves()
         work = _Work(self, progress)
         steps: list[Step] = []
         to_compact: list[tuple[PartitionWriter, Cleanable]] = []
-        for entry, writer in self.writers(topic, partition):
-            if self.stopping.is_set():
+        for entry, view in self.views(topic, partition):
+            if self.stopping:
                 break
-            if writer.unusable is not None:
-                work.notes.append(f"{writer.topic}-{writer.partition}: left alone: {writer.unusable}")
+            writer = view if isinstance(view, PartitionWriter) else None
+            if writer is not None and isinstance(writer.unusable, ClosedError):
+                work.busy(writer)
+                continue
+            if writer is not None and writer.unusable is not None:
+                work.notes.append(f"{view.topic}-{view.partition}: left alone: {writer.unusable}")
                 continue
             try:
-                at = self.situation(entry, writer, cleaning=cleaning)
-            except (StratalogError, FileNotFoundError) as error:
-                work.note(writer, "left alone", error)
+                at = self.situation(entry, view, cleaning=cleaning, force=force)
+                planned = planner(at)
+            except Exception as error:  # noqa: BLE001 - the other partitions have their round
+                work.note(view, "left alone", error)
                 continue
-            planned = planner(at)
+            self.troubles.clear(f"{view.topic}-{view.partition}: left alone")
             steps += planned
-            if preview:
+            if preview or writer is None:
                 continue
             due = [step for step in planned if step.due]
             work.carry_out(writer, due)
@@ -285,9 +319,13 @@ class Lifecycle:
             self._backoffs.pop(key, None)
             self.quarantined.pop(key, None)
 
+    def is_stopping(self) -> bool:
+        """Return True when the store closes and long work should end."""
+        return self.stopping
+
     def stop_for(self, key: tuple[str, int]) -> Callable[[], bool]:
         """Whether long work on a partition should end: the store closes, or somebody else wants it."""
-        return lambda: self.stopping.is_set() or self.claims.wanted(key)
+        return lambda: self.stopping or self.claims.wanted(key)
 
     def spent(self, seconds: float) -> None:
         with self._lock:
@@ -310,17 +348,36 @@ class _Work:
         self._lifecycle = lifecycle
         self._partitions = lifecycle.partitions
         self._progress = progress
-        self._lock = threading.Lock()
+        self._lock = locks.lock("round")
         self.notes: list[str] = []
         self.compactions: list[CleanReport] = []
 
-    def note(self, writer: PartitionWriter, what: str, error: Exception) -> None:
-        line = f"{writer.topic}-{writer.partition}: {what}: {error}"
-        self._partitions.context.warn(line)
+    def note(self, writer: View, what: str, error: Exception) -> None:
+        """Note what went wrong; a partition that is closed in an open store is being moved or deleted."""
+        registered = self._partitions.registry.view(writer.topic, writer.partition) is writer
+        moved = isinstance(error, ClosedError) or (isinstance(error, FileNotFoundError) and not registered)
+        if moved and self._partitions.closed is None:
+            self.busy(writer)
+            return
+        if isinstance(error, FileNotFoundError):
+            error = missing(writer, error)
+        line = f"{writer.topic}-{writer.partition}: {what}: {error if str(error) else type(error).__name__}"
+        self._lifecycle.troubles.report(f"{writer.topic}-{writer.partition}: {what}", error)
         with self._lock:
             self.notes.append(line)
 
-    def _busy(self, writer: PartitionWriter) -> None:
+    @contextmanager
+    def _claimed(self, writer: PartitionWriter) -> Iterator[bool]:
+        """Claim a partition for the block; False, with a note, if it is taken or was moved since the plan."""
+        key = (writer.topic, writer.partition)
+        with self._lifecycle.claims.attempt(key) as free:
+            ours = free and self._partitions.registry.view(*key) is writer
+            if not ours:
+                self.busy(writer)
+            yield ours
+
+    def busy(self, writer: View) -> None:
+        """Note that something else has the partition: another rewrite, or a move, which closes it."""
         with self._lock:
             self.notes.append(
                 f"{writer.topic}-{writer.partition}: somebody else is at work on it; left for the next round"
@@ -336,14 +393,11 @@ class _Work:
             tiering = self._lifecycle.tiering
             others = [step for step in steps if step.action in ("archive", "drop-local", "drop-archive")]
             if tiering is not None and others:
-                key = (writer.topic, writer.partition)
-                with self._lifecycle.claims.attempt(key) as ours:
+                with self._claimed(writer) as ours:
                     if ours:
-                        stop = self._lifecycle.stop_for(key)
+                        stop = self._lifecycle.stop_for((writer.topic, writer.partition))
                         tiering.carry_out(writer, others, progress=self._progress, stop=stop)
-                    else:
-                        self._busy(writer)
-        except (StratalogError, FileNotFoundError) as error:
+        except Exception as error:  # noqa: BLE001 - the other partitions have their round
             self.note(writer, "not finished", error)
 
     def _delete(self, writer: PartitionWriter, steps: Sequence[Step]) -> None:
@@ -356,7 +410,7 @@ class _Work:
                 break
             if segment.is_active or (segment.next_offset or 0) > end:
                 break  # compaction merged the last one with a neighbour that stays
-        self._partitions.delete_records(writer.topic, writer.partition, end)
+        self._partitions.delete_records_of(writer, end)
 
     def compact(self, work: Sequence[tuple[PartitionWriter, Cleanable]]) -> None:
         """Clean partitions, as many at a time as ``log.cleaner.threads`` says."""
@@ -377,9 +431,8 @@ class _Work:
         rate = partitions.config.get_float("log.cleaner.io.max.bytes.per.second")
         name = f"{writer.topic}-{writer.partition}"
         progress = self._progress
-        with lifecycle.claims.attempt(key) as ours:
+        with self._claimed(writer) as ours:
             if not ours:
-                self._busy(writer)
                 return
             try:
                 report = clean(
@@ -393,7 +446,7 @@ class _Work:
                     stop=lifecycle.stop_for(key),
                     save=lambda offset: partitions.save_first_dirty_offset(*key, offset),
                 )
-            except (DiskFullError, ReadOnlyError, StratalogError, FileNotFoundError) as error:
+            except Exception as error:  # noqa: BLE001 - the other partitions have their round
                 lifecycle.failed(key)
                 self.note(writer, "compaction failed", error)
                 return

@@ -15,12 +15,12 @@ from __future__ import annotations
 import errno
 import os
 import re
-import threading
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from stratalog import locks
 from stratalog.errors import ControlError, FormatError, StorageError, StratalogError
 from stratalog.fs import FileSystem
 from stratalog.log import names
@@ -65,7 +65,7 @@ class Loans:
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
-        self._lock = threading.Lock()
+        self._lock = locks.lock("loans")
         self._loans: dict[str, _Loan] = {}
 
     def lend(
@@ -103,7 +103,7 @@ class Loans:
         token = uuid.uuid4().hex
         place = Place(f"{QUERY}{token}", 0, owner_of(os.getpid()))
         log_dir = partitions.place(writer.topic, writer.partition)[0].path
-        work = os.path.abspath(f"{root_of(log_dir)}/{place.name}")
+        work = f"{root_of(log_dir)}/{place.name}"
         key = (writer.topic, writer.partition)
         if not lifecycle.claims.lend(key, token, LOAN_S):
             return None
@@ -117,7 +117,6 @@ class Loans:
                 now_ms=lifecycle.observe_clock().now_ms,
                 io_bytes_per_s=rate / max(beside, 1) if rate < 1e18 else None,
             )
-            task = replace(task, directory=os.path.abspath(task.directory))
             _make_dir(writer.context.fs, work)
         except BaseException:
             lifecycle.claims.give_back(key, token)
@@ -153,7 +152,7 @@ class Loans:
         lifecycle, partitions = self._lifecycle, self._lifecycle.partitions
         try:
             with lifecycle.claims.redeem(loan.key, token) as ours:
-                if not ours or partitions.views.get(loan.key) is not loan.writer:
+                if not ours or partitions.registry.view(*loan.key) is not loan.writer:
                     return _untouched(loan, cleaned.report, "somebody else took the partition meanwhile")
                 for damage in cleaned.report.quarantined:
                     loan.writer.context.warn(

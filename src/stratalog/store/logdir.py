@@ -1,4 +1,4 @@
-"""One log directory: its lock, its root files, the partitions in it. Exactly a Kafka `log.dirs` entry.
+"""The log directories of a store: lock, root files and partitions of each. Exactly Kafka's `log.dirs`.
 
 Root files are written beside and renamed, so a crash leaves the old or the new. `.kafka_cleanshutdown`
 says that the last writer stopped in order; it is removed, durably, before the first write and written
@@ -8,31 +8,46 @@ last of all at close.
 from __future__ import annotations
 
 import os
-import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 
-from stratalog.errors import FormatError, StorageError, SyncFailedError
+from stratalog import locks
+from stratalog.errors import (
+    DiskFullError,
+    FormatError,
+    InvalidArgumentError,
+    StorageError,
+    StoreLockedError,
+    SyncFailedError,
+)
 from stratalog.format import checkpoints, metadata
 from stratalog.format import settings as settings_format
 from stratalog.format.metadata import MetaProperties
-from stratalog.format.settings import Settings
+from stratalog.format.settings import Settings, newest
 from stratalog.fs import FileSystem, Lock
+from stratalog.fs.contract import is_shortage
 from stratalog.log.context import LogContext
-from stratalog.log.names import parse_partition_dir, partition_dir
+from stratalog.log.names import (
+    LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+    file_name,
+    parse_file,
+    parse_partition_dir,
+    partition_dir,
+)
+from stratalog.store.checkpoints import Checkpoints
 
 LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"
-RECOVERY_POINT = "recovery-point-offset-checkpoint"
-LOG_START = "log-start-offset-checkpoint"
-HIGH_WATERMARK = "replication-offset-checkpoint"
-CLEANER_OFFSET = "cleaner-offset-checkpoint"
+
+RESERVE = "stratalog.reserve"
+RESERVE_STEP = 4096
+"""The reserve is zeros in whole steps of this size, at least one more than the settings take."""
 
 OUR_BROKER_EPOCH = -1
 """What our clean-shutdown file says; a broker's is never negative."""
-
-Offsets = dict[tuple[str, int], int]
 
 
 class LogDir:
@@ -41,12 +56,14 @@ class LogDir:
     def __init__(self, context: LogContext, path: str) -> None:
         self.context = context
         self.path = path
+        self.checkpoints = Checkpoints(context, path)
         self.offline: StorageError | None = None
         self.clean = False
         self.foreign = False
         self._lock: Lock | None = None
-        self._mutex = threading.Lock()
+        self._mutex = locks.lock("log-dir")
         self._marked_dirty = False
+        self._id: str | None = None
 
     @property
     def _fs(self) -> FileSystem:
@@ -59,10 +76,33 @@ class LogDir:
 
     def acquire(self, info: Mapping[str, object]) -> None:
         """Take the directory for writing; creates it when it is not there."""
-        self._fs.make_dir(self.path)
-        self._lock = self._fs.lock(self.file(LOCK), info)
+        try:
+            self._fs.make_dir(self.path)
+            self._lock = self._fs.lock(self.file(LOCK), info)
+        except StoreLockedError as error:
+            asking = (
+                "" if error.pid is None else ", or change it through that process with stratalog.connect()"
+            )
+            raise error.advising(f"read beside it with open(read_only=True){asking}") from None
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot create directory: {error.strerror or error}") from error
         if not self._fs.exists(self.file(META_PROPERTIES)):
             self.sync_ancestors()
+
+    def check_place(self) -> None:
+        """Raise InvalidArgumentError for a file, and for a partition of a store."""
+        if not self._fs.exists(self.path):
+            return
+        if not self._fs.stat(self.path).is_dir:
+            raise InvalidArgumentError(f"{self.path} is a file, not a directory")
+        above, _, name = self.path.rpartition("/")
+        if self._fs.exists(self.file(PARTITION_METADATA)) or (
+            parse_partition_dir(name) is not None
+            and any(parse_file(each) is not None for each in self._fs.list_dir(self.path))
+        ):
+            raise InvalidArgumentError(
+                f"{self.path} is a partition, not a store; its store is {above or '/'}"
+            )
 
     def sync_ancestors(self) -> None:
         """A new store: its own name, and those above that were made for it, must survive a power cut too.
@@ -77,7 +117,7 @@ class LogDir:
                 raise
             except StorageError as error:
                 # A directory we may pass through but not open: it was there before us.
-                self.context.warn(f"{above}: {error}; not synced")
+                self.context.warn(f"{error}; not synced")
             if above in ("/", "."):
                 return
             above = os.path.dirname(above) or "."
@@ -144,6 +184,28 @@ class LogDir:
             self._fs.write_atomic(self.file(META_PROPERTIES), metadata.pack_meta_properties(value))
             return cluster_id
 
+    @property
+    def id(self) -> str | None:
+        """The id in `meta.properties`, read once; None when the directory has none."""
+        if self._id is None:
+            self._id = self._read_id()
+        return self._id
+
+    def _read_id(self) -> str | None:
+        try:
+            known = metadata.parse_meta_properties(self._fs.read_file(self.file(META_PROPERTIES)))
+        except (FileNotFoundError, NotADirectoryError, FormatError):
+            return None
+        return None if known.directory_id is None else metadata.id_to_text(known.directory_id)
+
+    @property
+    def is_new(self) -> bool:
+        """True when the directory is missing, or nothing of a store is in it."""
+        return not (self._fs.exists(self.file(META_PROPERTIES)) or self.has_settings or self.has_partitions())
+
+    def has_partitions(self) -> bool:
+        return self._fs.exists(self.path) and bool(self.partitions())
+
     def read_settings(self) -> Settings | None:
         """This directory's copy of the settings; None when there is none or it is damaged."""
         path = self.file(settings_format.FILE_NAME)
@@ -160,20 +222,31 @@ class LogDir:
         return self._fs.exists(self.file(settings_format.FILE_NAME))
 
     def write_settings(self, value: Settings) -> None:
-        self._fs.write_atomic(self.file(settings_format.FILE_NAME), settings_format.pack(value))
+        """Replace this directory's copy of the settings; on a full disk the reserve makes room for it.
 
-    def read_offsets(self, name: str) -> Offsets:
-        """A root checkpoint; empty when missing or unreadable, which only costs a longer recovery."""
+        Settings must be changeable on a full disk: a shorter retention is a way out of it.
+        """
+        data = settings_format.pack(value)
+        path, reserve = self.file(settings_format.FILE_NAME), self.file(RESERVE)
         try:
-            return dict(checkpoints.parse_offsets(self._fs.read_file(self.file(name))))
-        except FileNotFoundError:
-            return {}
-        except FormatError as error:
-            self.context.warn(f"{self.file(name)}: {error}; ignored")
-            return {}
+            self._fs.write_atomic(path, data)
+        except DiskFullError:
+            if not self._fs.exists(reserve):
+                raise
+            self._fs.remove(reserve)
+            self._fs.write_atomic(path, data)
+        self._keep_reserve(len(data))
 
-    def write_offsets(self, name: str, offsets: Offsets) -> None:
-        self._fs.write_atomic(self.file(name), checkpoints.pack_offsets(offsets))
+    def _keep_reserve(self, settings_bytes: int) -> None:
+        """Hold as much room as the next settings file may take; without room for that it is done without."""
+        size = (settings_bytes // RESERVE_STEP + 2) * RESERVE_STEP
+        path = self.file(RESERVE)
+        try:
+            if not self._fs.exists(path) or self._fs.stat(path).size < size:
+                self._fs.write_file(path, bytes(size), sync=False)
+        except DiskFullError:
+            with suppress(FileNotFoundError):
+                self._fs.remove(path)
 
     # -- partitions --------------------------------------------------------------------------------
 
@@ -182,9 +255,11 @@ class LogDir:
         found = {}
         for name in self._fs.list_dir(self.path):
             parsed = parse_partition_dir(name)
-            if parsed is None or parsed.state or not self._fs.stat(self.file(name)).is_dir:
+            if parsed is None or parsed.state:
                 continue
-            found[(parsed.topic, parsed.partition)] = self.file(name)
+            with suppress(FileNotFoundError):  # moved or deleted by the holder since it was listed
+                if self._fs.stat(self.file(name)).is_dir:
+                    found[(parsed.topic, parsed.partition)] = self.file(name)
         return found
 
     def leftovers(self) -> list[str]:
@@ -196,43 +271,148 @@ class LogDir:
                 found.append(self.file(name))
         return found
 
+    def aside(self, directory: str, state: str) -> str:
+        """Return a new name here for a partition directory that is being made or removed."""
+        name = directory.rsplit("/", 1)[-1]
+        return self.file(f"{name[:200]}.{uuid.uuid4().hex}-{state}")
+
     def read_topic_id(self, directory: str) -> uuid.UUID | None:
         try:
-            return metadata.parse_partition_metadata(self._fs.read_file(f"{directory}/partition.metadata"))
+            return metadata.parse_partition_metadata(self._fs.read_file(f"{directory}/{PARTITION_METADATA}"))
         except (FileNotFoundError, FormatError):
             return None
 
-    def create_partition(self, topic: str, partition: int, topic_id: uuid.UUID) -> str:
-        """A new, empty partition directory, durable on return; one a crash left unfinished is finished."""
-        directory = self.file(partition_dir(topic, partition))
-        if not self._fs.exists(directory):
-            self._forget_offsets(topic, partition)
-            self._fs.make_dir(directory)
-        self._fs.write_atomic(f"{directory}/partition.metadata", metadata.pack_partition_metadata(topic_id))
-        self._fs.write_atomic(
-            f"{directory}/leader-epoch-checkpoint", checkpoints.pack_leader_epochs([(0, 0)])
-        )
-        self._fs.sync_dir(self.path)
-        return directory
+    def create_partitions(
+        self, topic: str, partitions: Collection[int], topic_id: uuid.UUID, *, base_offset: int = 0
+    ) -> dict[int, str]:
+        """Make empty partition directories, durable on return: all of them or, on an error, none.
 
-    def unfinished(self, directory: str) -> bool:
-        """Whether a crash cut short the making of a partition directory."""
-        return not (
-            self._fs.exists(f"{directory}/leader-epoch-checkpoint")
-            and self._fs.exists(f"{directory}/partition.metadata")
-        )
+        Each is made beside and renamed when it is complete and synced; a crash before leaves a `-future`
+        directory, which the next start removes. Everything is written before anything is synced, so that no
+        partition waits for another's sync. A directory that is there already gets what it lacks.
+        """
+        made = {number: self.file(partition_dir(topic, number)) for number in partitions}
+        new = {path: self.aside(path, "future") for path in made.values() if not self._fs.exists(path)}
+        files = _new_files(topic_id)
+        try:
+            gone = [(topic, number) for number, path in made.items() if path in new]
+            self.checkpoints.forget(gone)  # what they say of others that had these names
+            for future in new.values():
+                self._fs.make_dir(future)
+                for name, data in files.items():
+                    self._fs.write_file(f"{future}/{name}", data, sync=False)
+                self._fs.open(f"{future}/{file_name(base_offset, 'log')}", "x").close()
+            for future in new.values():
+                for name in files:
+                    with self._fs.open(f"{future}/{name}") as file:
+                        file.sync()
+                self._fs.sync_dir(future)
+            for directory, future in new.items():
+                self._fs.rename(future, directory)
+            for directory in made.values() - new.keys():
+                self.complete_partition(directory, topic_id)
+            self._fs.sync_dir(self.path)
+        except BaseException:
+            for directory, future in new.items():
+                with suppress(StorageError, OSError):
+                    self._fs.remove_tree(future)
+                with suppress(StorageError, OSError):
+                    self.delete_partition(directory)
+            raise
+        return made
 
-    def _forget_offsets(self, topic: str, partition: int) -> None:
-        """Take a partition out of the root checkpoints: one of that name lived here before."""
-        for name in (RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER_OFFSET):
-            offsets = self.read_offsets(name)
-            if offsets.pop((topic, partition), None) is not None:
-                self.write_offsets(name, offsets)
+    def complete_partition(self, directory: str, topic_id: uuid.UUID) -> None:
+        """Write the files that a partition directory lacks; durable on return."""
+        for name, data in _new_files(topic_id).items():
+            if not self._fs.exists(f"{directory}/{name}"):
+                self._fs.write_atomic(f"{directory}/{name}", data)
 
     def delete_partition(self, directory: str) -> None:
         """Rename away, durably, then remove: what a crash leaves as `-delete`, the next start removes."""
-        name = directory.rsplit("/", 1)[-1]
-        doomed = self.file(f"{name[:200]}.{uuid.uuid4().hex}-delete")
-        self._fs.rename(directory, doomed)
+        doomed = self.aside(directory, "delete")
+        try:
+            self._fs.rename(directory, doomed)
+        except FileNotFoundError:
+            if self._fs.exists(directory):
+                raise
+            return  # another program removed it
+        finally:
+            self.context.handles.forget_below(directory)
         self._fs.sync_dir(self.path)
         self._fs.remove_tree(doomed)
+
+
+def _new_files(topic_id: uuid.UUID) -> dict[str, bytes]:
+    """Return the files of a new partition, besides its log."""
+    return {
+        PARTITION_METADATA: metadata.pack_partition_metadata(topic_id),
+        LEADER_EPOCH_CHECKPOINT: checkpoints.pack_leader_epochs([(0, 0)]),
+    }
+
+
+class LogDirs:
+    """The log directories of a store, in the order they were given. One that fails does not stop the others.
+
+    ``on_offline`` is called with a directory whose disk failed, and with the error.
+    """
+
+    def __init__(
+        self, context: LogContext, paths: Iterable[str], on_offline: Callable[[LogDir, StorageError], None]
+    ) -> None:
+        self.all = tuple(LogDir(context, path) for path in paths)
+        self._context = context
+        self._on_offline = on_offline
+
+    def online(self) -> list[LogDir]:
+        """Return the directories that can be used."""
+        return [each for each in self.all if each.offline is None]
+
+    def try_dir(self, each: LogDir, act: Callable[[], None]) -> None:
+        """Run something on a directory; a failing disk takes only it offline.
+
+        A full disk, and a process without free descriptors, are no failures of a disk: raised.
+        """
+        try:
+            act()
+        except StorageError as error:
+            if isinstance(error, DiskFullError) or is_shortage(error):
+                raise
+            self.take_offline(each, error)
+
+    def take_offline(self, each: LogDir, error: StorageError) -> None:
+        """Use a directory no more: its disk failed. Its partitions are offline with it."""
+        each.offline = each.offline or error
+        self._context.warn(f"log directory {each.path} is offline: {error}")
+        self._on_offline(each, error)
+
+    def find_unmounted(self) -> None:
+        """Take directories offline that the settings know and that are missing, or are empty mount points.
+
+        An empty directory counts as another one when every partition is found without it: then nothing that
+        was in the old one is missed.
+        """
+        there: list[LogDir] = []
+        for each in self.online():
+            try:
+                if not each.is_new:
+                    there.append(each)
+            except StorageError as error:
+                self.take_offline(each, error)
+        settings = newest(found for found in (each.read_settings() for each in there) if found is not None)
+        if settings is None or len(there) == len(self.all):
+            return
+        found = {each.id for each in there}
+        missing = {path: known for known, path in settings.directories.items() if known not in found}
+        held = {key for each in there for key in each.partitions()}
+        complete = all(
+            (name, number) in held
+            for name, topic in settings.topics.items()
+            for number in range(topic.partitions if topic.creating is None else topic.creating)
+        )
+        for each in self.online():
+            if each.path in missing and each not in there and not complete:
+                each.offline = StorageError(
+                    f"log directory {each.path} is missing or not mounted: it is known as directory.id"
+                    f" {missing[each.path]}, and that is not there"
+                )
+                self._context.warn(str(each.offline))

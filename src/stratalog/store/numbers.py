@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stratalog.errors import UnknownTopicError
+from stratalog.errors import FormatError, LogDirOfflineError, UnknownTopicError
 from stratalog.log import names
 from stratalog.log.listing import list_files
 from stratalog.log.names import parse_file
@@ -17,8 +17,8 @@ from stratalog.store.planning import overdue
 from stratalog.store.reports import PartitionNumbers, StateNumbers
 
 if TYPE_CHECKING:
-    from stratalog.log.writer import PartitionWriter
     from stratalog.store.catalog import TopicEntry
+    from stratalog.store.facts import View
     from stratalog.store.lifecycle import Lifecycle
     from stratalog.store.logdir import LogDir
     from stratalog.store.partitions import Partitions
@@ -34,6 +34,8 @@ class LogDirInfo:
     size_bytes: int
     free_bytes: int | None
     offline: str | None
+    offline_partitions: dict[str, str] = field(default_factory=dict)
+    """Partitions of this directory that could not be opened, with the reason."""
 
 
 def log_dir_numbers(partitions: Partitions, where: LogDir) -> LogDirInfo:
@@ -41,29 +43,35 @@ def log_dir_numbers(partitions: Partitions, where: LogDir) -> LogDirInfo:
     if where.offline is not None:
         return LogDirInfo(where.path, 0, 0, 0, None, str(where.offline))
     count = segments = size = 0
+    offline = {}
     for entry in partitions.entries.values():
         for partition, (each, _) in entry.directories.items():
             if each is not where:
                 continue
-            view = partitions.view(entry.name, partition)
-            view.refresh()
             count += 1
+            try:
+                view = partitions.view(entry.name, partition)
+                view.refresh()
+            except (LogDirOfflineError, FormatError) as error:
+                offline[f"{entry.name}-{partition}"] = str(error)
+                continue
             segments += len(view.local_segments())
             size += sum(segment.size for segment in view.local_segments())
-    return LogDirInfo(where.path, count, segments, size, partitions.context.fs.free_bytes(where.path), None)
+    free_bytes = partitions.context.fs.free_bytes(where.path)
+    return LogDirInfo(where.path, count, segments, size, free_bytes, None, offline)
 
 
 def partition_numbers(lifecycle: Lifecycle) -> list[PartitionNumbers]:
-    """The numbers of every partition that this process writes."""
+    """The numbers of every partition that can be opened."""
     found = []
     for name in sorted(lifecycle.partitions.entries):
         with suppress(UnknownTopicError, FileNotFoundError):  # deleted while we looked
-            found += [_numbers(lifecycle, entry, writer) for entry, writer in lifecycle.writers(name)]
+            found += [_numbers(lifecycle, entry, view) for entry, view in lifecycle.views(name)]
     return found
 
 
-def _numbers(lifecycle: Lifecycle, entry: TopicEntry, writer: PartitionWriter) -> PartitionNumbers:
-    listing = list_files(writer.context.fs, writer.directory)
+def _numbers(lifecycle: Lifecycle, entry: TopicEntry, log: View) -> PartitionNumbers:
+    listing = list_files(log.context.fs, log.directory)
     view = view_of(listing)
     files: defaultdict[int, int] = defaultdict(int)
     doomed_files = doomed_bytes = rewriting_files = rewriting_bytes = 0
@@ -78,7 +86,7 @@ def _numbers(lifecycle: Lifecycle, entry: TopicEntry, writer: PartitionWriter) -
         else:
             files[parsed.base_offset] += 1
     states: dict[str, StateNumbers] = {}
-    for info in writer.segment_infos():
+    for info in log.segment_infos():
         known = states.get(info.state, StateNumbers())
         here = 0 if info.state is SegmentState.ARCHIVED else files[info.base_offset]
         states[info.state] = StateNumbers(
@@ -88,13 +96,13 @@ def _numbers(lifecycle: Lifecycle, entry: TopicEntry, writer: PartitionWriter) -
         states[SegmentState.COMPACTING] = StateNumbers(len(view.cleaning), rewriting_bytes, rewriting_files)
     if doomed_files:
         states[SegmentState.DELETED] = StateNumbers(len(view.deleted), doomed_bytes, doomed_files)
-    late = overdue(lifecycle.situation(entry, writer, cleaning=False))
+    late = overdue(lifecycle.situation(entry, log, cleaning=False))
     return PartitionNumbers(
-        writer.topic,
-        writer.partition,
+        log.topic,
+        log.partition,
         {str(state): numbers for state, numbers in states.items()},
         late[0] if late is not None else None,
         late[1] if late is not None else None,
         len(view.torn),
-        lifecycle.quarantined.get((writer.topic, writer.partition), ()),
+        lifecycle.quarantined.get((log.topic, log.partition), ()),
     )

@@ -5,41 +5,50 @@ This is the inside of `Store`: topics ask it for their partitions, the backgroun
 
 from __future__ import annotations
 
-import threading
-import uuid
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
+from stratalog import locks
 from stratalog.config import BrokerConfig
 from stratalog.errors import (
+    ClosedError,
     DiskFullError,
-    InvalidArgumentError,
-    LogDirOfflineError,
     ReadOnlyError,
-    StorageError,
     UnknownPartitionError,
     UnknownTopicError,
 )
-from stratalog.format.settings import Settings
 from stratalog.log.context import LogContext
 from stratalog.log.follower import PartitionFollower
-from stratalog.log.recovery import OpenAs, RecoveryReport, open_partition
+from stratalog.log.repair import RepairReport
+from stratalog.log.segment import Segment
 from stratalog.log.writer import PartitionWriter
-from stratalog.store import catalog, logdir
 from stratalog.store.archives import Archives
 from stratalog.store.catalog import TopicEntry
-from stratalog.store.logdir import LogDir, Offsets
-from stratalog.store.moving import is_moved, take_mark_off
-from stratalog.store.tiering import local_start_offset
+from stratalog.store.changes import Changes
+from stratalog.store.checkpointing import bring_up_to_date
+from stratalog.store.logdir import LogDir, LogDirs
+from stratalog.store.missing import or_missing
+from stratalog.store.moving import Moves
+from stratalog.store.opening import Opening
+from stratalog.store.registry import Registry
+from stratalog.store.settings import SavedSettings
+from stratalog.store.ticking import Ticker
 
 if TYPE_CHECKING:
     from stratalog.archive.objects import Objects
 
 
+HIGH_WATERMARK = -1
+"""The offset that stands for the high watermark in `delete_records`."""
+
+
 class Partitions:
-    """Every partition of an open store. Changes are serialised by ``lock``."""
+    """Every partition of an open store.
+
+    Lookups go through ``registry`` and take no lock. A change to a topic's structure runs inside
+    ``changes.of(name)`` and publishes what it made when it is there.
+    """
 
     def __init__(
         self,
@@ -48,267 +57,118 @@ class Partitions:
         config: BrokerConfig,
         *,
         read_only: bool,
+        remember: bool = True,
         objects: Objects | None = None,
     ) -> None:
         self.context = context
         self.config = config
         self.read_only = read_only
-        self.lock = threading.RLock()
-        self.dirs = [LogDir(context, path) for path in paths]
-        self.entries: dict[str, TopicEntry] = {}
-        self.views: dict[tuple[str, int], PartitionWriter | PartitionFollower] = {}
-        self.settings = Settings()
-        self.closed: Exception | None = None
-        self.recovery: list[RecoveryReport] = []
+        self.registry = Registry()
+        self.moves = Moves(self)
+        self.changes = Changes(self.moves.settle)
+        self.dirs = LogDirs(context, paths, self.registry.take_offline)
+        self.settings = SavedSettings(self.dirs, self.registry, config, remember=remember)
         self.archives = Archives(self, objects)
-        self.on_roll: Callable[[], None] = lambda: None
-        self._cleaner_lock = threading.Lock()
-        self._saving = threading.RLock()
-        self.remember = True
-        """Whether the settings of this open are kept with the store."""
+        self.opening = Opening(
+            context, self.dirs, self.registry, self.settings, self.archives, config, read_only=read_only
+        )
+        self.closed: Exception | None = None
         self._log_starts: tuple[float, dict[tuple[str, int], int]] = (-1.0, {})
         self._last_checkpoint_s = context.clock.monotonic_s()
+        self._ticker = Ticker(context, self.registry)
+
+    @property
+    def entries(self) -> Mapping[str, TopicEntry]:
+        """Every topic by name, as of now."""
+        return self.registry.entries
 
     def check_open(self) -> None:
         if self.closed is not None:
             raise self.closed
 
-    def try_dir(self, each: LogDir, act: Callable[[], None]) -> None:
-        """Run something on a directory; a failing disk takes only that directory offline."""
-        try:
-            act()
-        except DiskFullError as error:
-            self.context.warn(f"log directory {each.path}: {error}")
-        except StorageError as error:
-            self._take_offline(each, error)
-
-    def _take_offline(self, each: LogDir, error: StorageError) -> None:
-        each.offline = each.offline or error
-        self.context.warn(f"log directory {each.path} is offline: {error}")
-        for writer in self.writers():
-            if self.place(writer.topic, writer.partition)[0] is each:
-                writer.take_offline(error)
-
-    def online(self) -> list[LogDir]:
-        return [each for each in self.dirs if each.offline is None]
-
-    def load(self) -> None:
-        """Read settings and listings anew: which topics there are and where their partitions lie."""
-        with self.lock:
-            self.settings, entries = catalog.load(self.online(), read_only=self.read_only)
-            for each in self.online():
-                listing: dict[tuple[str, int], str] = {}
-                self.try_dir(each, partial(_list_partitions, each, listing))
-                for (topic, partition), directory in sorted(listing.items()):
-                    if self._finish_deletion(each, directory):
-                        continue
-                    entry = entries.get(topic)
-                    if entry is None:
-                        entry = TopicEntry(topic, each.read_topic_id(directory), foreign=True)
-                        entries[topic] = entry
-                    twin = entry.directories.get(partition)
-                    entry.directories[partition] = self._one_of(twin, (each, directory))
-                    entry.partitions = max(entry.partitions, partition + 1)
-            self.entries = entries
-
-    def _finish_deletion(self, each: LogDir, directory: str) -> bool:
-        """Whether a directory belongs to a topic whose deletion was decided; a writer carries it out."""
-        if not self.settings.deleting or each.read_topic_id(directory) not in self.settings.deleting:
-            return False
-        if not self.read_only:
-            self.try_dir(each, partial(each.delete_partition, directory))
-        return True
-
-    def _one_of(self, twin: tuple[LogDir, str] | None, found: tuple[LogDir, str]) -> tuple[LogDir, str]:
-        """A partition found twice: a move that a crash cut short left a mark on the old one."""
-        fs = self.context.fs
-        if twin is None:
-            return found
-        for old, new in ((twin, found), (found, twin)):
-            if is_moved(fs, old[1]):
-                if not self.read_only:
-                    old[0].delete_partition(old[1])
-                return new
-        raise InvalidArgumentError(
-            f"{found[1].rsplit('/', 1)[-1]} is in two log directories, {twin[0].path} and {found[0].path};"
-            " move one of them away"
-        )
-
-    def finish_creations(self) -> None:
-        """Make what a crash kept `create_topic` from making: the settings are durable, so the topic is."""
-        for entry in self.entries.values():
-            if entry.id is None or entry.foreign:
-                continue
-            for partition in range(entry.partitions):
-                placed = entry.directories.get(partition)
-                if placed is not None and placed[0].unfinished(placed[1]):
-                    placed[0].create_partition(entry.name, partition, entry.id)
-                elif placed is None and len(self.online()) == len(self.dirs):
-                    where = min(self.online(), key=self._fullness)
-                    directory = where.create_partition(entry.name, partition, entry.id)
-                    entry.directories[partition] = (where, directory)
-
-    def recover(self) -> None:
-        """Open every partition for writing, several at a time."""
-        self.finish_creations()
-        jobs = []
-        for each in self.online():
-            points = each.read_offsets(logdir.RECOVERY_POINT)
-            starts = each.read_offsets(logdir.LOG_START)
-            for entry in self.entries.values():
-                for partition, (where, directory) in entry.directories.items():
-                    if where is each:
-                        jobs.append((entry, partition, each, directory, points, starts))
-        if not jobs:
-            return
-        threads = self.config.get_int("num.recovery.threads.per.data.dir") * len(self.dirs)
-        if len(jobs) == 1 or threads == 1:
-            results = [self.open_partition(*job) for job in jobs]
-        else:
-            with ThreadPoolExecutor(min(threads, len(jobs)), thread_name_prefix="stratalog-open") as pool:
-                results = list(pool.map(lambda job: self.open_partition(*job), jobs))
-        for (entry, partition, *_), writer in zip(jobs, results, strict=True):
-            if writer is not None:
-                self.views[(entry.name, partition)] = writer
-
-    def open_partition(
-        self,
-        entry: TopicEntry,
-        partition: int,
-        where: LogDir,
-        directory: str,
-        points: Mapping[tuple[str, int], int],
-        starts: Mapping[tuple[str, int], int],
-    ) -> PartitionWriter | None:
-        config = entry.config(self.config)
-        how = OpenAs(
-            clean=where.clean,
-            foreign=where.foreign,
-            recovery_point=points.get((entry.name, partition)),
-            log_start_offset=starts.get((entry.name, partition), 0),
-            local_start_offset=local_start_offset(self.context.fs, directory),
-            producer_expiration_ms=self.config.get_int("producer.id.expiration.ms"),
-        )
-        try:
-            if is_moved(self.context.fs, directory):
-                take_mark_off(self.context.fs, directory)
-            state, report = open_partition(self.context, directory, entry.name, partition, config, how)
-        except StorageError as error:
-            self._take_offline(where, error)
-            return None
-        self.recovery.append(report)
-        writer = PartitionWriter(
-            self.context,
-            directory,
-            entry.name,
-            partition,
-            config,
-            state,
-            before_first_write=lambda: self.mark_dirty(where),
-            on_roll=self.on_roll,
-        )
-        writer.rolls_idle = not entry.foreign
-        self.archives.attach(writer, entry, starts.get((entry.name, partition), 0))
-        if writer.next_offset > writer.recovery_point:
-            # What recovery found past the synced end is kept: make it durable before anybody sees it.
-            writer.flush()
-        return writer
-
-    def create_partition(self, entry: TopicEntry, partition: int) -> None:
-        where = min(self.online(), key=self._fullness)
-        self.mark_dirty(where)
-        assert entry.id is not None
-        entry.directories[partition] = (where, where.create_partition(entry.name, partition, entry.id))
-        self.reopen(entry, partition, 0)
-
-    def reopen(self, entry: TopicEntry, partition: int, log_start_offset: int) -> None:
-        """Open a partition again after its files were changed while it was closed."""
-        where, directory = entry.directories[partition]
-        starts = {(entry.name, partition): log_start_offset}
-        writer = self.open_partition(entry, partition, where, directory, {}, starts)
-        if writer is None:
-            raise LogDirOfflineError(f"{where.path}: {where.offline}")
-        self.views[(entry.name, partition)] = writer
-
-    def _fullness(self, where: LogDir) -> tuple[int, int]:
-        held = sum(
-            1 for entry in self.entries.values() for each, _ in entry.directories.values() if each is where
-        )
-        return held, -self.context.fs.free_bytes(where.path)
-
-    def save(self, entries: Mapping[str, TopicEntry], deleting: uuid.UUID | None = None) -> None:
-        """Write the settings to every directory; the highest generation wins at the next open.
-
-        ``deleting``: the id of a topic that is about to go. It stays in the settings, and so stay those of
-        directories that are offline; an id is never given twice.
-        """
-        with self._saving:
-            gone = self.settings.deleting if len(self.online()) < len(self.dirs) else ()
-            if deleting is not None:
-                gone = (*gone, deleting)
-            settings = catalog.to_settings(self.settings.generation + 1, entries, self._kept(), gone)
-            for each in self.online():
-                each.mark_dirty()
-                each.write_settings(settings)
-            self.settings = settings
-
-    def mark_dirty(self, where: LogDir) -> None:
-        """Before the first write to a directory; the settings file in it says that it is ours from now on.
-
-        What was said about the store as a whole is kept from here on, too.
-        """
-        with self._saving:
-            if self.settings.store != self._kept():
-                self.save(self.entries)
-        if not where.has_settings:
-            where.write_settings(self.settings)
-        where.mark_dirty()
-
-    def _kept(self) -> dict[str, str]:
-        """What is kept of what was said about the store as a whole."""
-        return self.config.explicit if self.remember else dict(self.settings.store)
-
     def entry(self, name: str) -> TopicEntry:
+        """Return a topic by name; a read-only store looks at its directories again before it gives up."""
         self.check_open()
-        entry = self.entries.get(name)
+        entry = self.registry.topic(name)
         if entry is None and self.read_only:
-            self.load()
-            entry = self.entries.get(name)
+            self.opening.load()
+            entry = self.registry.topic(name)
         if entry is None:
             known = ", ".join(sorted(self.entries)[:10]) or "none yet"
             raise UnknownTopicError(f"no topic {name!r}; there are: {known}")
         return entry
 
     def view(self, name: str, partition: int) -> PartitionWriter | PartitionFollower:
-        view = self.views.get((name, partition))
+        """Return a partition to read from; a read-only store begins to follow it with its first use."""
+        view = self.registry.view(name, partition)
         if view is not None and self.closed is None:
             return view
         entry = self.entry(name)
-        if not 0 <= partition < entry.partitions:
-            raise UnknownPartitionError(
-                f"{name} has no partition {partition}; it has 0 to {entry.partitions - 1}"
-            )
+        check_partition(entry, partition)
+        placed = entry.directories.get(partition)
+        if placed is None or placed[0].offline is not None or not self.read_only:
+            raise self.opening.why_offline(entry, partition)
+        follower = PartitionFollower(
+            self.context,
+            placed[1],
+            name,
+            partition,
+            topic_id=entry.id,
+            log_start=lambda: self._log_start(name, partition),
+            cold=self.archives.cold(entry, partition, placed[1]),
+            find_again=lambda: self._find_again(entry, partition),
+        )
+        return self.registry.put_if_absent(name, partition, follower)
+
+    def _find_again(self, known: TopicEntry, partition: int) -> tuple[str, Callable[[], tuple[Segment, ...]]]:
+        """Return where a partition that its holder moved lies now."""
+        self.opening.load()
+        entry = self.entries.get(known.name)
+        if entry is None or entry.id != known.id:
+            raise UnknownTopicError(f"topic {known.name} was deleted")
         placed = entry.directories.get(partition)
         if placed is None or placed[0].offline is not None:
-            broken = [each for each in self.dirs if each.offline is not None]
-            why = f"{broken[0].path}: {broken[0].offline}" if broken else "its directory is missing"
-            raise LogDirOfflineError(f"{name}-{partition} is offline; {why}")
-        if not self.read_only:
-            raise LogDirOfflineError(f"{name}-{partition} could not be opened; see the log")
-        with self.lock:
-            follower = PartitionFollower(
-                self.context,
-                placed[1],
-                name,
-                partition,
-                log_start=lambda: self._log_start(name, partition),
-                cold=self.archives.cold(entry, partition, placed[1]),
-            )
-            self.views[(name, partition)] = follower
-            return follower
+            raise self.opening.why_offline(entry, partition)
+        return placed[1], self.archives.cold(entry, partition, placed[1])
+
+    def successor(self, writer: PartitionWriter) -> PartitionWriter | None:
+        """Return the writer that took over from one, for the same partition of the same topic."""
+        view = self.registry.view(writer.topic, writer.partition)
+        if view is writer or not isinstance(view, PartitionWriter):
+            return None
+        ids = self.opening.topic_ids.get(writer), self.opening.topic_ids.get(view)
+        return view if ids[0] == ids[1] or ids[0] is None else None
+
+    def wait_for_successor(self, writer: PartitionWriter) -> PartitionWriter | None:
+        """Wait for the change under way to a partition whose writer is closed; return its new writer.
+
+        None when there is none: the topic was deleted, or the partition is offline.
+        """
+        self.check_open()
+        found = self.successor(writer)
+        if found is not None:
+            return found
+        with self.changes.of(writer.topic):
+            found = self.successor(writer)
+        if found is None and (writer.topic, writer.partition) in self.opening.offline:
+            raise self.opening.why_offline(self.entry(writer.topic), writer.partition)
+        return found
+
+    def settle_moves(self) -> None:
+        """End moves that an interrupt cut short; waits for none that is under way."""
+        for name in self.moves.topics():
+            with self.changes.of(name, wait=False):
+                pass
 
     def writer(self, name: str, partition: int) -> PartitionWriter:
         view = self.view(name, partition)
+        if (
+            isinstance(view, PartitionWriter)
+            and isinstance(view.unusable, ClosedError)
+            and name in self.moves.topics()
+        ):
+            with self.changes.of(name):  # which ends a move that was cut short
+                view = self.view(name, partition)
         if not isinstance(view, PartitionWriter):
             raise ReadOnlyError("this store was opened with read_only=True; open it without to change it")
         return view
@@ -319,8 +179,8 @@ class Partitions:
         now = self.context.clock.monotonic_s()
         if read_at < 0 or now - read_at > 1.0:
             starts = {}
-            for each in self.online():
-                starts.update(each.read_offsets(logdir.LOG_START))
+            for each in self.dirs.online():
+                starts.update(each.checkpoints.log_start.read())
             self._log_starts = (now, starts)
         return starts.get((name, partition), 0)
 
@@ -331,35 +191,67 @@ class Partitions:
         except KeyError:
             raise UnknownTopicError(f"{name}-{partition} is gone") from None
 
-    def writers(self) -> list[PartitionWriter]:
-        return [view for view in list(self.views.values()) if isinstance(view, PartitionWriter)]
+    def writers(self) -> tuple[PartitionWriter, ...]:
+        return self.registry.writers
+
+    def is_missing(self, entry: TopicEntry, partition: int) -> bool:
+        """Return True if no log directory holds a partition: none ever did, or its directory was removed."""
+        if not 0 <= partition < entry.partitions:
+            return False
+        placed = entry.directories.get(partition)
+        return placed is None or (placed[0].offline is None and not self.context.fs.exists(placed[1]))
+
+    def give_up(self, entry: TopicEntry, partition: int, action: str) -> RepairReport:
+        """Begin a partition anew that no directory holds, behind the end that its writer knows."""
+        view = self.registry.view(entry.name, partition)
+        end = 0
+        if isinstance(view, PartitionWriter) and action != "rebuild-indexes":
+            end = view.next_offset
+            with view.maintenance:
+                view.close(finish=False)
+        return self.opening.give_up(entry, partition, action=action, dry_run=False, behind=end)
 
     def checkpoint(self) -> None:
-        """Kafka's root checkpoints, as a broker would write them."""
-        for each in self.online():
-            points: dict[tuple[str, int], int] = {}
-            starts: dict[tuple[str, int], int] = {}
-            marks: dict[tuple[str, int], int] = {}
-            for writer in self.writers():
-                if self.place(writer.topic, writer.partition)[0] is not each:
-                    continue
-                key = (writer.topic, writer.partition)
-                points[key] = writer.recovery_point
-                marks[key] = writer.end_offset()
-                if writer.log_start_offset > writer.segments()[0].base_offset or writer.is_tiered:
-                    starts[key] = writer.log_start_offset
-            offsets = {
-                logdir.RECOVERY_POINT: points,
-                logdir.LOG_START: starts,
-                logdir.HIGH_WATERMARK: marks,
-            }
-            self.try_dir(each, partial(_write_checkpoints, each, offsets))
+        """Write Kafka's root checkpoints, as a broker would."""
+        for each in self.dirs.online():
+            self._try(each.path, partial(self._checkpoint, each))
+
+    def _checkpoint(self, where: LogDir) -> None:
+        self.dirs.try_dir(where, partial(bring_up_to_date, where, self.registry))
 
     def delete_records(self, name: str, partition: int, before_offset: int) -> int:
-        """Move the log start offset up, durably; whole segments below it are deleted."""
-        writer = self.writer(name, partition)
-        with self.lock, writer.maintenance:
-            where = self.place(name, partition)[0]
+        """Move the log start offset up, durably; whole segments below it are deleted.
+
+        ``HIGH_WATERMARK`` (-1) deletes all that readers can see, as in Kafka.
+        """
+        return self.delete_records_of(self.writer(name, partition), before_offset)
+
+    def delete_records_of(self, writer: PartitionWriter, before_offset: int) -> int:
+        """Do the same for the partition of a writer, and of no other topic that has its name by now."""
+        writer = self._following(writer, lambda writer: self._delete_records(writer, before_offset))
+        tiering = self.archives.tiering
+        if tiering is not None:
+            writer = self._following(writer, tiering.expire)
+        return writer.log_start_offset
+
+    def _following(self, writer: PartitionWriter, act: Callable[[PartitionWriter], None]) -> PartitionWriter:
+        """Run ``act`` on a writer or, when it is closed for a move, on the next one; return that."""
+        while True:
+            try:
+                with or_missing(writer):
+                    act(writer)
+                return writer
+            except ClosedError:
+                found = self.wait_for_successor(writer)
+                if found is None:
+                    raise
+                writer = found
+
+    def _delete_records(self, writer: PartitionWriter, before_offset: int) -> None:
+        with writer.maintenance:
+            where = self.place(writer.topic, writer.partition)[0]
+            if before_offset == HIGH_WATERMARK:
+                before_offset = writer.end_offset()
             start = writer.checked_log_start(before_offset)
             writer.settle_sealed()  # the producers' state at the new start must outlive what is deleted
             marked = self._mark_log_start(where, writer, start)
@@ -368,9 +260,6 @@ class Partitions:
             # Without the mark, no power cut may leave a hole among them: one after the other, each synced.
             for run in [hidden] if marked else [[segment] for segment in hidden]:
                 self.context.deletions.add(self.context, writer.directory, run, delay_s)
-        if self.archives.tiering is not None:
-            self.archives.tiering.expire(writer)
-        return writer.log_start_offset
 
     def _mark_log_start(self, where: LogDir, writer: PartitionWriter, start: int) -> bool:
         """Write down where a log is to begin; False when the disk is full and it can go without saying.
@@ -378,9 +267,7 @@ class Partitions:
         Deleting must work on a full disk, and whole segments tell by themselves where the log begins.
         """
         try:
-            starts = where.read_offsets(logdir.LOG_START)
-            starts[(writer.topic, writer.partition)] = start
-            where.write_offsets(logdir.LOG_START, starts)
+            where.checkpoints.log_start.put((writer.topic, writer.partition), start)
             return True
         except DiskFullError:
             local = writer.local_segments()
@@ -390,17 +277,14 @@ class Partitions:
 
     def first_dirty_offset(self, name: str, partition: int) -> int | None:
         """The cleaner's checkpoint; None when this partition was never cleaned."""
-        where = self.place(name, partition)[0]
-        return where.read_offsets(logdir.CLEANER_OFFSET).get((name, partition))
+        known = self.place(name, partition)[0].checkpoints.cleaner_offset
+        key = (name, partition)
+        return known.read().get(key) if self.read_only else known.get(key)  # another process may write it
 
     def save_first_dirty_offset(self, name: str, partition: int, offset: int) -> None:
         """Remember, durably, up to where a partition is cleaned."""
         where = self.place(name, partition)[0]
-        with self._cleaner_lock:
-            offsets = where.read_offsets(logdir.CLEANER_OFFSET)
-            if offsets.get((name, partition)) != offset:
-                offsets[(name, partition)] = offset
-                where.write_offsets(logdir.CLEANER_OFFSET, offsets)
+        where.checkpoints.cleaner_offset.put((name, partition), offset)
 
     def release_some_handle(self) -> bool:
         """Let one idle writer's file handle go; False when every one is in use."""
@@ -408,20 +292,38 @@ class Partitions:
 
     def tick(self) -> None:
         """What time makes due: idle rolls, flushes, checkpoints, removal of deleted files."""
-        for writer in self.writers():
-            try:
-                writer.tick()
-            except StorageError as error:
-                self.context.warn(f"{writer.directory}: {error}")
-            except FileNotFoundError:
-                if self.views.get((writer.topic, writer.partition)) is writer:
-                    raise  # else its topic was deleted, or it was moved, meanwhile
-        self.context.deletions.run(self.context)
+        self._ticker.tick()
+        self._try("removing deleted files", lambda: self.context.deletions.run(self.context))
+        self._try("ending a move that was cut short", self.settle_moves)
         now = self.context.clock.monotonic_s()
         interval_s = self.config.get_int("log.flush.offset.checkpoint.interval.ms") / 1000
         if now - self._last_checkpoint_s >= interval_s:
             self._last_checkpoint_s = now
-            self.checkpoint()
+            self._try("writing checkpoints", self.checkpoint)
+
+    def _try(self, what: str, act: Callable[[], None]) -> Exception | None:
+        """Do something whose failure must not keep other things from being done; return what it raised."""
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - reported, or raised when the rest is done
+            self._ticker.troubles.report(what, error)
+            return error
+        self._ticker.troubles.clear(what)
+        return None
+
+    def flush(self) -> None:
+        """Make everything appended so far durable; a partition that fails does not keep others from it."""
+        self.settle_moves()
+        first: Exception | None = None
+        for writer in self.writers():
+            if writer.unusable is None or isinstance(writer.unusable, ClosedError):
+                try:
+                    self._following(writer, _flush)  # one that is being moved is synced in its old place
+                except Exception as error:  # noqa: BLE001 - raised when the others are flushed
+                    if self.registry.view(writer.topic, writer.partition) is writer:
+                        first = first or error
+        if first is not None:
+            raise first
 
     def tick_interval_s(self) -> float:
         """How long the background thread may sleep."""
@@ -430,38 +332,84 @@ class Partitions:
 
     def close_writers(self) -> None:
         """Close every writer; a directory where all went well is marked clean, last of all."""
-        failed: set[LogDir] = set()
-        first: StorageError | None = None
-        dirty = any(each.dirty for each in self.online())
-        self.context.deletions.run(self.context, everything=True)
-        for writer in self.writers():
-            where = self.place(writer.topic, writer.partition)[0]
-            broken = writer.unusable is not None
+        # What was never opened was never recovered: its directory does not count as closed in order.
+        failed = {
+            where
+            for entry in self.entries.values()
+            for number, (where, _) in entry.directories.items()
+            if (entry.name, number) in self.opening.offline
+        }
+        dirty = any(each.dirty for each in self.dirs.online())
+        errors: list[tuple[str, Exception]] = []
+        no_room: list[Exception] = []
+        """What kept files from being written that only make the next open quick."""
+
+        def finish(where: str, act: Callable[[], None], durable: Callable[[], bool] = lambda: True) -> bool:
+            """Return True if it went well; a full disk is no failure of the close when all is durable."""
             try:
-                writer.close()
-            except StorageError as error:
-                broken, first = True, first or error
-            if broken:
-                failed.add(where)
-        if dirty:
-            self.checkpoint()
-        for each in self.online():
+                act()
+            except Exception as error:  # noqa: BLE001 - raised when the rest is done
+                if isinstance(error, DiskFullError) and durable():
+                    no_room.append(error)
+                else:
+                    errors.append((where, error))
+                return False
+            return True
+
+        finish("removing deleted files", lambda: self.context.deletions.run(self.context, everything=True))
+        for entry in self.entries.values():
+            for partition, view in enumerate(self.registry.views(entry.name)):
+                if isinstance(view, PartitionWriter):
+                    broken = view.unusable is not None
+                    closed = finish(view.directory, partial(self._close, view), partial(_all_durable, view))
+                    if broken or not closed:
+                        failed.add(entry.directories[partition][0])
+        for each in self.dirs.online():
+            if dirty and not finish(each.path, partial(self._checkpoint, each)):
+                failed.add(each)
+        for each in self.dirs.online():
             if each not in failed:
-                each.mark_clean()
-        if first is not None:
-            raise first
+                finish(each.path, each.mark_clean)
+        if no_room:
+            self.context.warn(
+                f"{no_room[0]}; nothing is lost: what a clean stop writes is missing, so the next open reads"
+                " more of the log"
+            )
+        for where, error in errors[1:]:
+            self._ticker.troubles.report(where, error)
+        if errors:
+            raise errors[0][1]
+
+    def _close(self, writer: PartitionWriter) -> None:
+        with or_missing(writer):
+            writer.close()
 
     def mark_forked(self, error: Exception) -> None:
         """In a forked child: nothing of this may be used any more."""
         self.closed = error
-        for writer in self.writers():
-            writer.mark_forked()
+        context = self.context
+        locks.refuse_forked(
+            self, self.settings, self.opening, context.handles, context.cache, context.deletions
+        )
+        for name in self.registry.entries:
+            for view in self.registry.views(name):
+                if isinstance(view, PartitionWriter):
+                    view.mark_forked()
+                elif view is not None:
+                    locks.refuse_forked(view)
 
 
-def _list_partitions(where: LogDir, into: dict[tuple[str, int], str]) -> None:
-    into.update(where.partitions())
+def _flush(writer: PartitionWriter) -> None:
+    writer.flush()
 
 
-def _write_checkpoints(where: LogDir, offsets: Mapping[str, Offsets]) -> None:
-    for name, values in offsets.items():
-        where.write_offsets(name, values)
+def _all_durable(writer: PartitionWriter) -> bool:
+    return writer.all_durable
+
+
+def check_partition(entry: TopicEntry, partition: int) -> None:
+    """Raise UnknownPartitionError when the topic has no partition of that number."""
+    if not 0 <= partition < entry.partitions:
+        raise UnknownPartitionError(
+            f"{entry.name} has no partition {partition}; it has 0 to {entry.partitions - 1}"
+        )

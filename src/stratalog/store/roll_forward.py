@@ -28,7 +28,7 @@ from stratalog.errors import (
 from stratalog.format.batch import Scan
 from stratalog.format.journal import Entry, StagedFile, Target
 from stratalog.fs import FileSystem
-from stratalog.log import door
+from stratalog.log import produce
 from stratalog.log.admission import Admission
 from stratalog.log.adopting import adopt
 from stratalog.log.producers import MAX_SEQUENCE, increment_sequence
@@ -191,13 +191,13 @@ class RollForward:
                 if passed <= there:
                     continue
                 if buffer and len(buffer) + header.size > limit:
-                    door.append_batches(admitted, buffer)
+                    produce.append_batches(admitted, buffer)
                     buffer = bytearray()
                 at = len(buffer)
                 buffer += data[header.position : header.position + header.size]
                 _stamp(buffer, at, self._book.producer_id, increment_sequence(sequence, first))
         if buffer:
-            door.append_batches(admitted, buffer)
+            produce.append_batches(admitted, buffer)
 
     # -- adopting ----------------------------------------------------------------------------------------
 

@@ -338,7 +338,7 @@ def sweep(
         except (FileNotFoundError, NotADirectoryError):
             continue  # nothing staged, or a task is at work there
         except StorageError as error:
-            context.warn(f"{root_of(log_dir)}: {error}; swept at the next commit or open")
+            context.warn(f"{error}; swept at the next commit or open")
 
 
 def _doomed(

@@ -10,16 +10,19 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from stratalog import locks
 from stratalog.config import (
     BrokerConfig,
     ConfigEntry,
     TopicConfig,
+    change_lists,
     check_names,
     describe,
     parse_overrides,
@@ -27,44 +30,46 @@ from stratalog.config import (
 )
 from stratalog.errors import (
     ClosedError,
+    ConfigError,
     ForkedError,
     InvalidArgumentError,
     LogDirOfflineError,
     NotFoundError,
     ReadOnlyError,
+    StorageError,
     TopicExistsError,
 )
 from stratalog.format.metadata import id_to_text, new_id
 from stratalog.fs import FileSystem, HandleCache, RealFileSystem
+from stratalog.fs.contract import is_refusal
+from stratalog.log.arguments import check_number
 from stratalog.log.context import Clock, LogContext, SystemClock
-from stratalog.log.names import collides, validate_topic
+from stratalog.log.names import collides
 from stratalog.log.recovery import RecoveryReport
-from stratalog.log.repair import RepairReport, repair_partition
+from stratalog.log.repair import RepairReport, check_action, repair_partition
 from stratalog.log.writer import PartitionWriter
-from stratalog.store import arriving, catalog
+from stratalog.store import arriving
 from stratalog.store.background import Background
-from stratalog.store.catalog import TopicEntry
+from stratalog.store.catalog import MAX_PARTITIONS, TopicEntry, new_topic
 from stratalog.store.janitor import Janitor
 from stratalog.store.journal import Journal
 from stratalog.store.lifecycle import Lifecycle
 from stratalog.store.logdir import LogDir
-from stratalog.store.moving import move_partition
 from stratalog.store.numbers import LogDirInfo, log_dir_numbers
-from stratalog.store.partitions import Partitions
-from stratalog.store.remembering import remembered
+from stratalog.store.partitions import Partitions, check_partition
+from stratalog.store.paths import Paths, absolute_places, path_list, path_of
+from stratalog.store.settings import remembered
 from stratalog.store.topic import Topic
 from stratalog.store.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from stratalog.archive.objects import Objects
 
-MAX_PARTITIONS = 100_000
-
 _open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
 def open_store(
-    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    path: Paths,
     config: Mapping[str, object] | None = None,
     *,
     read_only: bool = False,
@@ -89,16 +94,11 @@ def open_store(
     ``fs``, ``clock``, ``objects`` and ``background=False`` are for tests: another filesystem, another time,
     another object store, and no thread, in which case `Store.tick` must be called.
     """
-    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
-    if not paths:
-        raise InvalidArgumentError("a store needs at least one log directory")
-    names = [os.fspath(each).rstrip("/") or "/" for each in paths]
-    if len(set(names)) != len(names):
-        raise InvalidArgumentError(f"the same log directory is given twice: {', '.join(names)}")
     fs = fs or RealFileSystem()
+    names = path_list(fs, path)
     return Store(
         names,
-        remembered(fs, names) if config is None else BrokerConfig.parse(config),
+        remembered(fs, names) if config is None else BrokerConfig.parse(absolute_places(config)),
         read_only=read_only,
         create=create,
         fs=fs,
@@ -129,23 +129,33 @@ class Store(Upkeep):
     ) -> None:
         self.config = config
         self.read_only = read_only
-        for path in paths:
-            if (read_only or not create) and not fs.exists(path):
-                raise NotFoundError(f"no log directory at {path}")
         handles = HandleCache(fs, config.get_int("log.max.open.files") or None)
         context = LogContext(fs, handles, clock)
-        self._partitions = Partitions(context, paths, config, read_only=read_only, objects=objects)
-        self._partitions.remember = remember
+        self._partitions = Partitions(
+            context, paths, config, read_only=read_only, remember=remember, objects=objects
+        )
+        for each in self._partitions.dirs.all:
+            self._partitions.dirs.try_dir(each, each.check_place)
+        self._partitions.dirs.find_unmounted()
+        for each in self._partitions.dirs.online():
+            if (read_only or not create) and not fs.exists(each.path):
+                raise NotFoundError(f"no log directory at {each.path}")
         handles.on_pressure = self._partitions.release_some_handle
         self._topics: dict[str, Topic] = {}
+        self._closing = locks.lock("closing")
+        """Held while the store is closed, I/O and all; only `close` takes it."""
+        self._released = False
+        self._close_failure: BaseException | None = None
+        """True when the locks, files and threads are given back, or are a forked child's parent's."""
         self._background: Background | None = None
         self._lifecycle = Lifecycle(self._partitions)
         self._journal = Journal(self._partitions)
         self._janitor = Janitor(self._lifecycle) if janitor and not read_only else None
         if read_only:
-            self._partitions.load()
+            self._partitions.opening.load()
         else:
             self._open_for_writing(background)
+        self._partitions.opening.warn_of_missing()
         _open_stores.add(self)
 
     def __enter__(self) -> Store:
@@ -158,33 +168,35 @@ class Store(Upkeep):
 
     def __repr__(self) -> str:
         mode = "read-only" if self.read_only else "writable"
-        return f"<Store {', '.join(each.path for each in self._partitions.dirs)}, {mode}>"
+        return f"<Store {', '.join(each.path for each in self._partitions.dirs.all)}, {mode}>"
 
     def _open_for_writing(self, background: bool) -> None:
         partitions, fs = self._partitions, self._partitions.context.fs
         info = {"pid": os.getpid(), "started": int(time.time())}
         taken: list[LogDir] = []
         try:
-            for each in partitions.dirs:
-                partitions.try_dir(each, partial(each.acquire, info))
+            for each in partitions.dirs.online():
+                partitions.dirs.try_dir(each, partial(each.acquire, info))
                 taken.append(each)
-            if not partitions.online():
-                raise LogDirOfflineError(f"no log directory can be used: {partitions.dirs[0].offline}")
+            if not partitions.dirs.online():
+                why = partitions.dirs.all[0].offline
+                error = LogDirOfflineError(f"no log directory can be used: {why}")
+                raise error.advising("read it with open(read_only=True)" * is_refusal(why)) from why
             cluster_id = id_to_text(new_id())
-            arriving.finish(partitions.online())
-            for each in partitions.online():
+            arriving.finish(partitions.dirs.online())
+            for each in partitions.dirs.online():
                 each.read_state()
                 cluster_id = each.ensure_meta_properties(cluster_id)
                 for leftover in each.leftovers():
                     fs.remove_tree(leftover)
-            partitions.load()
-            partitions.recover()
+            partitions.opening.load()
+            partitions.opening.recover()
             self._journal.recover()
             if background:
                 self._background = Background(self, control=isinstance(fs, RealFileSystem))
-                partitions.on_roll = self._background.wake
+                partitions.opening.on_wake = self._background.wake
                 if self._background.address is not None:
-                    for each in partitions.online():
+                    for each in partitions.dirs.online():
                         each.announce({**info, "control": self._background.address})
         except BaseException:
             if self._background is not None:
@@ -200,80 +212,107 @@ class Store(Upkeep):
         """The names of all topics, sorted."""
         self._partitions.check_open()
         if self.read_only:
-            self._partitions.load()
+            self._partitions.opening.load()
         return sorted(self._partitions.entries)
 
     def topic(self, name: str) -> Topic:
         """A topic by name; `UnknownTopicError` when there is none."""
-        self._partitions.entry(name)
-        with self._partitions.lock:
-            topic = self._topics.get(name)
-            if topic is None:
-                topic = self._topics[name] = Topic(self._partitions, name)
-                topic.refresh_writers()
-            return topic
+        entry = self._partitions.entry(name)
+        topic = self._topics.get(name)
+        if topic is None or topic.entry_id not in (entry.id, None):
+            topic = self._topics[name] = Topic(self._partitions, name, entry.id)
+        topic.entry_id = entry.id
+        return topic
 
     def create_topic(
         self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
     ) -> Topic:
         """Create a topic; its partitions go to the log directories that hold the fewest."""
         self._check_writable()
-        validate_topic(name)
-        count = self.config.get_int("num.partitions") if partitions is None else partitions
-        if not isinstance(count, int) or not 1 <= count <= MAX_PARTITIONS:
-            raise InvalidArgumentError(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {count!r}")
-        entry = TopicEntry(name, new_id(), count, parse_overrides(with_profile(config or {})))
-        entry.config(self.config)
-        with self._partitions.lock:
-            entries = self._partitions.entries
-            for known in entries:
+        entry = new_topic(name, partitions, config, self.config)
+        with self._partitions.changes.of(name):
+            for known in self._partitions.entries:
                 if known == name:
                     raise TopicExistsError(f"topic {name} already exists")
                 if collides(known, name):
                     raise TopicExistsError(f"topic {name} differs from {known} only in '.' and '_'")
-            self._partitions.save({**entries, name: entry})
-            entries[name] = entry
-            for partition in range(count):
-                self._partitions.create_partition(entry, partition)
+            self._partitions.settings.save_topic(entry, creating=0)
+            try:
+                self._partitions.opening.create_partitions(entry, range(entry.partitions))
+            except BaseException:
+                with suppress(StorageError, OSError):
+                    self._partitions.settings.forget_topic(name)
+                raise
         return self.topic(name)
 
     def add_partitions(self, name: str, total: int) -> None:
         """Give a topic more partitions; keys may map to other partitions from then on, as in Kafka."""
         self._check_writable()
-        with self._partitions.lock:
+        total = check_number("total", total, 1, MAX_PARTITIONS)
+        with self._partitions.changes.of(name):
             entry = self._partitions.entry(name)
-            if not entry.partitions < total <= MAX_PARTITIONS:
+            if total <= entry.partitions:
                 raise InvalidArgumentError(f"{name} has {entry.partitions} partitions; {total} is not more")
-            entry.own()
-            first, entry.partitions = entry.partitions, total
-            self._partitions.save(self._partitions.entries)
-            for partition in range(first, total):
-                self._partitions.create_partition(entry, partition)
+            grown = replace(entry.owned(), partitions=total)
+            self._partitions.settings.save_topic(grown, creating=entry.partitions)
+            try:
+                self._partitions.opening.create_partitions(grown, range(entry.partitions, total))
+            except BaseException:
+                with suppress(StorageError, OSError):
+                    if entry.foreign:
+                        self._partitions.settings.forget_topic(name)
+                    else:
+                        self._partitions.settings.save_topic(entry)
+                raise
             self.topic(name).refresh_writers()
 
-    def alter_topic(self, name: str, changes: Mapping[str, object]) -> TopicConfig:
-        """Change settings of a topic; None takes an override back. Returns what is in force then."""
+    def alter_topic(
+        self,
+        name: str,
+        changes: Mapping[str, object] | None = None,
+        *,
+        append: Mapping[str, object] | None = None,
+        subtract: Mapping[str, object] | None = None,
+    ) -> TopicConfig:
+        """Change settings of a topic, all of them or, on an error, none. Return what is in force then.
+
+        The operations are those of Kafka's IncrementalAlterConfigs: a value in ``changes`` sets, None deletes
+        the override; ``append`` and ``subtract`` add elements to a list and remove them.
+        """
         self._check_writable()
-        check_names(changes)
+        changes, append, subtract = changes or {}, append or {}, subtract or {}
+        twice = changes.keys() & {*append, *subtract}
+        if twice:
+            raise ConfigError(f"{min(twice)} is given to more than one operation")
         sets = parse_overrides(
             with_profile({key: value for key, value in changes.items() if value is not None})
         )
-        with self._partitions.lock:
-            entry = self._partitions.entry(name)
-            overrides = {**(catalog.NO_POLICY if entry.foreign else {}), **entry.overrides, **sets}
+        partitions = self._partitions
+        with partitions.changes.of(name):
+            entry = partitions.entry(name).owned()
+            check_names(changes.keys() - entry.overrides.keys())  # a newer version may have set others
+            overrides = {**entry.overrides, **sets}
+            if append or subtract:
+                in_force = {each.name: each.value for each in describe(self.config, entry.overrides)}
+                lists = change_lists(lambda each: in_force.get(each, ""), append, subtract)
+                overrides.update(parse_overrides(lists))
             for key, value in changes.items():
                 if value is None:
                     overrides.pop(key, None)
-            config = TopicEntry(name, overrides=overrides).config(self.config)
-            entry.own()
-            entry.overrides = overrides
-            self._partitions.save(self._partitions.entries)
-            for partition in range(entry.partitions):
-                view = self._partitions.views.get((name, partition))
+            entry = replace(entry, overrides=overrides)
+            config = entry.config(self.config)
+            partitions.settings.save_topic(entry)
+            partitions.registry.put(entry)
+            for view in partitions.registry.views(name):
                 if isinstance(view, PartitionWriter):
                     view.apply_config(config)
                     view.rolls_idle = True
-                    self._partitions.archives.attach(view, entry, view.log_start_offset)
+                    partitions.archives.attach(view, entry, view.log_start_offset)
+            partitions.opening.wake()  # a flush may be due earlier
+            waiting = partitions.opening.offline_by_settings(entry)
+            if waiting:
+                partitions.opening.open_and_publish(entry, waiting)
+                self.topic(name).refresh_writers()
             return config
 
     def delete_topic(self, name: str) -> None:
@@ -283,27 +322,35 @@ class Store(Upkeep):
         with ExitStack() as claimed:
             for number in range(partitions.entry(name).partitions):
                 claimed.enter_context(self._lifecycle.claims.claim((name, number)))
-            claimed.enter_context(partitions.lock)
+            claimed.enter_context(partitions.changes.of(name))
             entry = partitions.entry(name)
             tiering = partitions.archives.tiering
             if tiering is not None:
                 tiering.begin_deletion(entry)
-            partitions.save(
-                {key: value for key, value in partitions.entries.items() if key != name}, deleting=entry.id
-            )
-            self._topics.pop(name, None)
-            for partition, (where, directory) in entry.directories.items():
-                partitions.mark_dirty(where)
-                view = partitions.views.pop((name, partition), None)
-                if view is not None:
-                    view.close()
-                    for segment in view.segments():
-                        segment.forget()
-                where.delete_partition(directory)
-                self._lifecycle.forget((name, partition))
-            del partitions.entries[name]
+            with partitions.settings.deleting(entry):
+                self._topics.pop(name, None)
+                for view in partitions.registry.remove(name):
+                    if isinstance(view, PartitionWriter):
+                        with view.maintenance:  # a deletion of records under way ends before its files go
+                            view.close(finish=False)  # no room is needed to make some
+                        view.mark_deleted()
+                for partition, (where, directory) in entry.directories.items():
+                    partitions.settings.mark_dirty(where)
+                    where.delete_partition(directory)
+                    self._lifecycle.forget((name, partition))
+                    partitions.opening.offline.pop((name, partition), None)
             if tiering is not None:
                 tiering.finish_deletion(entry)
+
+    def allocate_producer_ids(self, count: int = 1000) -> range:
+        """Hand out producer ids that no call before got, not even one before a crash; 1,000 as Kafka does.
+
+        Ids that a partition knows already are left out: an adopted log brings those of its broker.
+        """
+        self._check_writable()
+        check_number("count", count, 1, 2**31 - 1)
+        taken = {each for writer in self._partitions.registry.writers for each in writer.producers.ids()}
+        return self._partitions.settings.allocate_producer_ids(count, taken)
 
     def describe_topic(self, name: str) -> list[ConfigEntry]:
         """Every setting of a topic with its value and where it comes from."""
@@ -314,70 +361,107 @@ class Store(Upkeep):
     @property
     def recovery(self) -> list[RecoveryReport]:
         """What opening found, for each partition."""
-        return self._partitions.recovery
+        return self._partitions.opening.recovery
 
     def tick(self) -> None:
         """Do what time makes due; only needed without the background thread."""
+        self._partitions.check_open()
         self._partitions.tick()
         if self._janitor is not None:
             self._janitor.tick()
+            if self._background is None:
+                self._janitor.wait_for_retention()
 
     def flush(self) -> None:
         """Make everything appended so far durable, in every partition."""
         self._check_writable()
-        for writer in self._partitions.writers():
-            if writer.unusable is None:
-                writer.flush()
+        self._partitions.flush()
 
     def move_partition(self, name: str, partition: int, to: str) -> None:
-        """Move a partition to another log directory of this store; readers and writers wait."""
+        """Move a partition to another log directory of this store; appends wait, reads go on.
+
+        When it fails the partition goes on in its old place. When it is interrupted it goes on in one of the
+        two; an interrupt that cuts that short too leaves it to the next operation.
+        """
         self._check_writable()
         partitions = self._partitions
-        with self._lifecycle.claims.claim((name, partition)), partitions.lock:
+        partition = check_number("partition", partition)
+        with self._lifecycle.claims.claim((name, partition)), partitions.changes.of(name):
             writer = partitions.writer(name, partition)
-            entry = partitions.entry(name)
-            target = next((each for each in partitions.online() if each.path == to.rstrip("/")), None)
+            wanted = path_of(partitions.context.fs, to)
+            target = next((each for each in partitions.dirs.online() if each.path == wanted), None)
             if target is None:
-                known = ", ".join(each.path for each in partitions.online())
+                known = ", ".join(each.path for each in partitions.dirs.online())
                 raise InvalidArgumentError(f"{to} is not a log directory of this store; it has {known}")
-            where, directory = partitions.place(name, partition)
+            where, _ = partitions.place(name, partition)
             if where is target:
                 return
             for each in (where, target):
-                partitions.mark_dirty(each)
-            writer.close()
-            entry.directories[partition] = (
-                target,
-                move_partition(partitions.context, directory, where, target),
-            )
-            partitions.reopen(entry, partition, writer.log_start_offset)
-            partitions.checkpoint()
-            self.topic(name).refresh_writers()
+                partitions.settings.mark_dirty(each)
+            try:
+                partitions.moves.make(writer, target)
+            finally:
+                self.topic(name).refresh_writers()
 
     def repair(self, name: str, partition: int, *, action: str, dry_run: bool = False) -> RepairReport:
-        """Give up or rebuild what is damaged, exactly as told; the partition is closed meanwhile."""
-        self._check_writable()
+        """Give up or rebuild what is damaged, exactly as told; the partition is closed meanwhile.
+
+        ``dry_run`` changes nothing, works on a read-only store and leaves the partition open.
+        """
+        self._check(only_looks=dry_run)
         partitions = self._partitions
-        with self._lifecycle.claims.claim((name, partition)), partitions.lock:
-            writer = partitions.writer(name, partition)
+        partition = check_number("partition", partition)
+        if dry_run:
+            with self._lifecycle.claims.claim((name, partition)):
+                return self._try_repair(partitions.entry(name), partition, action)
+        with self._lifecycle.claims.claim((name, partition)), partitions.changes.of(name):
+            entry = partitions.entry(name)
+            if partitions.is_missing(entry, partition):
+                check_action(action)
+                try:
+                    return partitions.give_up(entry, partition, action)
+                finally:
+                    self.topic(name).refresh_writers()
+            offline = (name, partition) in partitions.opening.offline
+            if not offline:
+                writer = partitions.writer(name, partition)
             where, directory = partitions.place(name, partition)
-            partitions.mark_dirty(where)
-            writer.close()
-            for segment in writer.segments():
-                segment.forget()
+            partitions.settings.mark_dirty(where)
+            start = where.checkpoints.log_start.entries().get((name, partition), 0)
+            if not offline:
+                start = writer.log_start_offset
+                writer.close()
+                for segment in writer.segments():
+                    segment.forget()
             try:
                 return repair_partition(
                     partitions.context,
                     directory,
                     name,
                     partition,
-                    writer.config,
+                    entry.config(self.config),
                     action=action,
-                    dry_run=dry_run,
+                    dry_run=False,
                 )
             finally:
-                partitions.reopen(partitions.entry(name), partition, writer.log_start_offset)
+                partitions.opening.open_and_publish(entry, {partition: start})
                 self.topic(name).refresh_writers()
+
+    def _try_repair(self, entry: TopicEntry, partition: int, action: str) -> RepairReport:
+        """Tell what a repair would do, with handles of its own, beside whoever has the partition open."""
+        partitions = self._partitions
+        check_action(action)
+        check_partition(entry, partition)
+        if partitions.is_missing(entry, partition):
+            return partitions.opening.give_up(entry, partition, action=action, dry_run=True)
+        _, directory = partitions.place(entry.name, partition)
+        inside = partitions.context
+        with closing(HandleCache(inside.fs)) as handles:
+            context = LogContext(inside.fs, handles, inside.clock)
+            config = entry.config(self.config)
+            return repair_partition(
+                context, directory, entry.name, partition, config, action=action, dry_run=True
+            )
 
     # -- numbers ---------------------------------------------------------------------------------------
 
@@ -386,8 +470,8 @@ class Store(Upkeep):
         partitions = self._partitions
         partitions.check_open()
         if self.read_only:
-            partitions.load()
-        return [log_dir_numbers(partitions, each) for each in partitions.dirs]
+            partitions.opening.load()
+        return [log_dir_numbers(partitions, each) for each in partitions.dirs.all]
 
     def open_files(self) -> int:
         """File handles the store has open right now."""
@@ -406,29 +490,56 @@ class Store(Upkeep):
             raise ReadOnlyError("this store was opened with read_only=True; open it without to change it")
 
     def close(self) -> None:
-        """Sync everything, write the checkpoints and the clean-shutdown file, let the locks go."""
-        if self._partitions.closed is not None:
+        """Sync everything, write the checkpoints and the clean-shutdown file, let the locks go.
+
+        A close that fails or is interrupted while it writes lets the locks go all the same, and the next open
+        looks closer. One that is interrupted while it waits for work under way has closed nothing. In both
+        cases a second call does what is left. Two at once succeed or fail together.
+        """
+        if self._released:
             return
-        self._lifecycle.stopping.set()
+        began_open = self._partitions.closed is None
+        self._lifecycle.stopping = True
         if self._background is not None:
             self._background.stop()
         if self._janitor is not None:
             self._janitor.join()
         self._lifecycle.claims.close()  # whoever rewrites segments must be done before the lock goes
-        with self._partitions.lock:
-            if self._partitions.closed is not None:
+        self._partitions.changes.close()
+        with self._closing:
+            if self._released:
                 return
-            try:
-                if not self.read_only:
-                    self._partitions.close_writers()
-            finally:
-                self._partitions.closed = ClosedError("the store is closed")
-                self._partitions.archives.close()
-                for each in self._partitions.dirs:
-                    each.release()
-                self._partitions.context.handles.close()
+            partitions = self._partitions
+            releases = [
+                partitions.archives.close,
+                *(each.release for each in partitions.dirs.all),
+                partitions.context.handles.close,
+            ]
+            with ExitStack() as rest:  # each is done whatever becomes of the others
+                for release in reversed(releases):
+                    for _ in range(2):  # the second time for one that an interrupt cut short
+                        rest.callback(release)
+                if partitions.closed is None:  # afterwards the directories may be somebody else's
+                    began_open = False  # this call tells by itself what fails
+                    try:
+                        if not self.read_only:
+                            partitions.close_writers()
+                    except BaseException as error:
+                        self._close_failure = error
+                        raise
+                    finally:
+                        partitions.closed = ClosedError("the store is closed")
+            self._released = True
+        if began_open and self._close_failure is not None:
+            raise StorageError(
+                f"the store was closed by another thread, which failed: {self._close_failure}"
+            ) from self._close_failure
 
     def _mark_forked(self) -> None:
+        self._released = True
+        if self._background is not None:
+            self._background.abandon()
+        locks.refuse_forked(self, *self._topics.values())
         self._partitions.mark_forked(
             ForkedError("this store was opened before a fork; open it again in the child")
         )

@@ -13,14 +13,13 @@ may leave. So the archive is never newer in one place than in a place before it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from stratalog import kernel
+from stratalog import kernel, locks
 from stratalog.archive import Archive, Manifest, PartitionArchive, SegmentEntry, SegmentUpload
-from stratalog.errors import ArchiveConflictError, ArchiveError, StorageError
+from stratalog.errors import ArchiveConflictError, ArchiveError, ClosedError, StorageError, StratalogError
 from stratalog.log.cold import ArchivedSegment
 from stratalog.log.names import partition_dir
 from stratalog.log.segment import Segment
@@ -48,7 +47,7 @@ class Tiering:
         self._context = partitions.context
         self.archive = archive
         self._work_dir = work_dir
-        self._lock = threading.Lock()
+        self._lock = locks.lock("tiers")
         self._tiers: dict[tuple[str, int], Tier] = {}
 
     # -- opening -------------------------------------------------------------------------------------
@@ -62,11 +61,11 @@ class Tiering:
             return
         key = (writer.topic, writer.partition)
         archive = self.archive.partition(writer.topic, entry.id, writer.partition)
-        with self._lock:
-            tier = self._tiers.get(key)
-            if tier is None or tier.directory != writer.directory or tier.archive is not archive:
-                tier = Tier(self._context, writer.directory, writer.topic, writer.partition, archive)
-                tier.load()
+        tier = self._tier(*key)
+        if tier is None or tier.closed or tier.directory != writer.directory or tier.archive is not archive:
+            tier = Tier(self._context, writer.directory, writer.topic, writer.partition, archive)
+            tier.load()  # not under the lock: a damaged copy makes it ask the archive
+            with self._lock:
                 self._tiers[key] = tier
         tier.describe(entry.partitions, dict(entry.overrides))
         if tier.manifest is not None:
@@ -78,6 +77,15 @@ class Tiering:
             self._publish(writer, tier, writer.log_start_offset if moved else log_start_offset)
 
         tier.changed = changed
+
+    def suspend(self, topic: str, partition: int) -> None:
+        """Before a partition is moved: from now on nothing is written to its directory from here.
+
+        Whoever is changing the archive gets `ClosedError` and goes on with the partition's next writer.
+        """
+        tier = self._tier(topic, partition)
+        if tier is not None:
+            tier.close()
 
     def detach(self, topic: str, partition: int) -> None:
         """The partition was closed."""
@@ -186,9 +194,15 @@ class Tiering:
             for group in _groups(writer, tier, base_offsets):
                 if stop is not None and stop():
                     break
-                uploads = [_upload_of(segment) for segment in group]
-                with self._changing(writer, tier):
-                    done += tier.archive.upload_all(uploads, _named(writer, progress))
+                try:
+                    uploads = [_upload_of(segment) for segment in group]
+                    with self._changing(writer, tier):
+                        done += tier.archive.upload_all(uploads, _named(writer, progress))
+                except FileNotFoundError:
+                    local = writer.local_segments()
+                    if all(segment in local for segment in group):
+                        raise
+                    # Else it was deleted meanwhile; what is left of the group goes in the next round.
         return done
 
     def drop_local(self, writer: PartitionWriter, offset: int) -> list[Segment]:
@@ -236,20 +250,23 @@ class Tiering:
         """Make the archive follow the log start offset: what lies below it goes, and does not come back.
 
         Call it after the log start offset was made durable here, and before a deletion is acknowledged.
+        It claims nothing, so that a deletion waits for no upload: ClosedError says that the partition was
+        moved meanwhile, and its next writer is to be asked.
         """
+        if self._partitions.registry.view(writer.topic, writer.partition) is not writer:
+            raise ClosedError(f"{writer.directory} is no longer open")
         tier = self._tier(writer.topic, writer.partition)
         if tier is None or (tier.manifest is None and not writer.config.remote_storage_enable):
             return
         tier.confirm()
         manifest, start = tier.manifest, writer.log_start_offset
-        if (
-            manifest is None
-            or not tier.mine
-            or (start <= manifest.log_start_offset and not _below(manifest, start))
-        ):
+        if manifest is None or not tier.mine:
             return
-        with self._changing(writer, tier):
-            tier.archive.set_log_start(start)
+        if start > manifest.log_start_offset or _below(manifest, start):
+            with self._changing(writer, tier):
+                tier.archive.set_log_start(start)
+        elif tier.behind:
+            tier.save()
 
     def rewrite(
         self,
@@ -334,7 +351,9 @@ class Tiering:
         for writer in self._partitions.writers():
             try:
                 self.expire(writer)
-            except ArchiveConflictError as error:
+            except ClosedError:
+                continue  # being moved or deleted: the next sweep looks again
+            except StratalogError as error:
                 self._context.warn(f"{writer.directory}: {error}")
         return self.archive.sweep(self._to_keep)
 
@@ -342,7 +361,7 @@ class Tiering:
         entry = self._partitions.entries.get(manifest.topic)
         if entry is None or entry.id != manifest.topic_id:
             return None
-        view = self._partitions.views.get((manifest.topic, manifest.partition))
+        view = self._partitions.registry.view(manifest.topic, manifest.partition)
         if not isinstance(view, PartitionWriter) or not view.config.remote_storage_enable:
             return ()
         local = view.local_segments()[:-1]

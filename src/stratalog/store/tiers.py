@@ -10,19 +10,20 @@ Crash policy: the copy is replaced atomically, after the archive's manifest and 
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
+from stratalog import locks
 from stratalog.archive import About, Archive, Manifest, PartitionArchive, SegmentEntry
 from stratalog.archive.manifest import LocalCopy, pack_local, parse_local
-from stratalog.errors import ArchiveError, CorruptionError, FormatError, StorageError
-from stratalog.format import checkpoints
+from stratalog.errors import ArchiveError, ClosedError, CorruptionError, FormatError, StorageError
 from stratalog.format.keyindex import KeyIndexReader
 from stratalog.fs import FileSystem
 from stratalog.log.cold import ArchivedSegment
 from stratalog.log.context import LogContext
-from stratalog.log.names import ARCHIVE, KEYINDEX, LEADER_EPOCH_CHECKPOINT
+from stratalog.log.epochs import read_epochs
+from stratalog.log.names import ARCHIVE, KEYINDEX
 from stratalog.log.segment import Segment
 
 
@@ -52,16 +53,19 @@ class Tier:
     ) -> None:
         self.archive = archive
         self.directory = directory
-        self.lock = threading.RLock()
+        self.lock = locks.rlock("tier")
         """Held by whoever changes the archive, for as long as that takes."""
         self.manifest: Manifest | None = None
         self.local_start_offset = 0
+        self.closed = False
+        """True when the partition is being moved, or was: another tier takes over."""
         self._context = context
         self._topic = topic
         self._partition = partition
-        self._mutex = threading.Lock()
-        self._saving = threading.Lock()
+        self._mutex = locks.lock("tier.manifest")
+        self._saving = locks.lock("tier.copy")
         self._confirmed = False
+        self._saved: Manifest | None = None
         self._segments: dict[str, ArchivedSegment] = {}
         self._cold: tuple[Manifest | None, int, tuple[ArchivedSegment, ...]] = (None, 0, ())
         self.changed: Callable[[], None] = lambda: None
@@ -81,16 +85,29 @@ class Tier:
             return
         if copy is not None:
             self.manifest, self.local_start_offset = copy
-            self._confirmed = False
+            self._saved, self._confirmed = self.manifest, False
 
     def save(self, local_start: int = 0) -> None:
         """Write the local copy; from then on what ends at or below ``local_start`` is no longer local."""
         with self._saving:
+            if self.closed:
+                raise ClosedError(f"{self.directory} is no longer open")
             if self.manifest is not None:
                 start = max(self.local_start_offset, local_start)
-                data = pack_local(LocalCopy(self.manifest, start))
+                manifest = self.manifest
+                data = pack_local(LocalCopy(manifest, start))
                 self._context.fs.write_atomic(f"{self.directory}/{ARCHIVE}", data)
-                self.local_start_offset = start
+                self._saved, self.local_start_offset = manifest, start
+
+    @property
+    def behind(self) -> bool:
+        """True when the archive is known to be ahead of the copy."""
+        return self.manifest is not self._saved and self.manifest != self._saved
+
+    def close(self) -> None:
+        """Write nothing more to the partition's directory; waits for a copy that is being written."""
+        with self._saving:
+            self.closed = True
 
     def confirm(self) -> None:
         """Ask the archive, once. ArchiveError when it lost what only it should have."""
@@ -129,14 +146,9 @@ class Tier:
 
     def describe(self, partitions: int, overrides: dict[str, str]) -> None:
         """What the archive's manifests say of the topic from now on."""
-        path = f"{self.directory}/{LEADER_EPOCH_CHECKPOINT}"
         epochs: list[tuple[int, int]] = []
-        try:
-            epochs = [
-                (e, start) for e, start in checkpoints.parse_leader_epochs(self._context.fs.read_file(path))
-            ]
-        except (FileNotFoundError, CorruptionError):
-            pass  # a rebuilt partition begins with epoch 0 then, as one without the file does
+        with suppress(CorruptionError):  # a rebuilt partition begins with epoch 0, as one without the file
+            epochs = read_epochs(self._context.fs, self.directory)
         self.archive.describe(About(partitions, overrides, tuple(epochs) or ((0, 0),)))
 
     def cold(self, log_start_offset: int) -> tuple[ArchivedSegment, ...]:

@@ -3,28 +3,51 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from stratalog import kernel
+from stratalog import kernel, locks
 from stratalog.config import TopicConfig
-from stratalog.errors import InvalidArgumentError, InvalidRecordError, UnknownPartitionError
+from stratalog.errors import (
+    ClosedError,
+    InvalidRecordError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
 from stratalog.format.metadata import id_to_text
-from stratalog.log import door, lookup
+from stratalog.log import lookup, offsets, produce
+from stratalog.log.append import append_arrow, append_records
+from stratalog.log.arguments import check_number, check_optional
 from stratalog.log.arrow_scan import ScanOptions, ScanRange, check_columns, scan_to_arrow
+from stratalog.log.epochs import EpochEnd
+from stratalog.log.fetch import Fetched, fetch
+from stratalog.log.log_end import Completion, End, check_end
+from stratalog.log.offsets import ListedOffset
 from stratalog.log.point import read_one, record_at
-from stratalog.log.reader import check_isolation, check_start, read_records
+from stratalog.log.producers import Origin
+from stratalog.log.reader import SkipDamaged, check_isolation, check_start, read_records
 from stratalog.log.states import segment_states
+from stratalog.log.writer import PartitionWriter
 from stratalog.model import Appended, AppendedRange, Header, Record, SegmentInfo
+from stratalog.store.missing import missing, or_missing
+from stratalog.store.partitions import HIGH_WATERMARK
 from stratalog.store.routing import arrow_parts, is_arrow
+from stratalog.store.steady import steady, unmoved
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from stratalog.log.follower import PartitionFollower
-    from stratalog.log.writer import PartitionWriter
+    from stratalog.store.catalog import TopicEntry
     from stratalog.store.partitions import Partitions
+    from stratalog.store.registry import State, Views
+
+MAX_SCAN_THREADS = 1024
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 STICKY_BYTES = 16 << 10
 """Keyless records stay with one partition for so many bytes, as a Kafka producer's do for a batch."""
@@ -33,14 +56,19 @@ STICKY_BYTES = 16 << 10
 class Topic:
     """A topic of an open store. Thread-safe; appends to one partition take turns, partitions do not."""
 
-    def __init__(self, partitions: Partitions, name: str) -> None:
+    def __init__(self, partitions: Partitions, name: str, entry_id: uuid.UUID | None) -> None:
         self._partitions = partitions
         self.name = name
-        self._views: list[PartitionWriter | PartitionFollower | None] = []
+        self.entry_id = entry_id
+        """Tells this topic from one of the same name that is created after it was deleted."""
+        self._views: Sequence[PartitionWriter | PartitionFollower | None] = ()
         self._only: PartitionWriter | None = None  # the writer of a topic with one partition
+        self._seen: tuple[State | None, Views] = (None, ())
+        """The store when this topic was last looked up, and the partitions it had then."""
         self._sticky = 0
         self._sticky_left = STICKY_BYTES
-        self._sticky_lock = threading.Lock()
+        self._sticky_lock = locks.lock("topic.sticky")
+        self.refresh_writers()
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}, {self.partitions} partitions>"
@@ -50,18 +78,18 @@ class Topic:
     @property
     def partitions(self) -> int:
         """How many partitions the topic has."""
-        return self._partitions.entry(self.name).partitions
+        return self._entry().partitions
 
     @property
     def id(self) -> str | None:
         """The topic id as Kafka writes it."""
-        topic_id = self._partitions.entry(self.name).id
+        topic_id = self._entry().id
         return None if topic_id is None else id_to_text(topic_id)
 
     @property
     def config(self) -> TopicConfig:
         """The settings in force."""
-        return self._partitions.entry(self.name).config(self._partitions.config)
+        return self._entry().config(self._partitions.config)
 
     def log_start_offset(self, partition: int = 0) -> int:
         """The first offset that can be read."""
@@ -86,16 +114,21 @@ class Topic:
 
         With ``deleted`` also those that wait, renamed, for the end of ``file.delete.delay.ms``.
         """
-        return [
-            info
-            for each in self._choose(partition)
-            for info in segment_states(self._view(each), deleted=deleted)
-        ]
+        found: list[SegmentInfo] = []
+        for each in self._choose(partition):
+            view = self._view(each)
+            with or_missing(view):
+                found += unmoved(self._partitions, view, partial(segment_states, deleted=deleted))
+        return found
 
     def size_bytes(self, partition: int | None = None) -> int:
-        return sum(
-            info.size_bytes for each in self._choose(partition) for info in self._view(each).segment_infos()
-        )
+        total = 0
+        for each in self._choose(partition):
+            view = self._view(each)
+            with or_missing(view):
+                infos = unmoved(self._partitions, view, lambda view: view.segment_infos())
+                total += sum(info.size_bytes for info in infos)
+        return total
 
     # -- writing ---------------------------------------------------------------------------------------
 
@@ -115,8 +148,16 @@ class Topic:
         to one partition for a while.
         """
         only = self._only
-        if only is not None and (partition is None or partition == 0):
-            return only.append_one(value, key, headers, timestamp, sync)
+        if timestamp is not None and type(timestamp) is not int:
+            timestamp = check_number("timestamp", timestamp)
+        if only is not None and (partition is None or (partition == 0 and type(partition) is int)):
+            try:
+                return only.append_one(value, key, headers, timestamp, sync)
+            except ClosedError as closed:
+                one = PartitionWriter.append_one
+                return self._after(closed, only, one, value, key, headers, timestamp, sync)
+            except FileNotFoundError as error:
+                raise missing(only, error) from error
         if partition is None:
             count = len(self._views) or self.partitions
             if count == 1:
@@ -125,12 +166,20 @@ class Topic:
                 partition = kernel.partition_for_key(key, count)
             else:
                 partition = self._sticky_partition(count, 0 if value is None else len(value))
+        elif type(partition) is not int:
+            partition = check_number("partition", partition)
         writers = self._views
         if 0 <= partition < len(writers):
             writer: Any = writers[partition]
             if writer is not None:
-                return writer.append_one(value, key, headers, timestamp, sync)  # type: ignore[no-any-return]
-        return self._writer(partition).append_one(value, key, headers, timestamp, sync)
+                try:
+                    return writer.append_one(value, key, headers, timestamp, sync)  # type: ignore[no-any-return]
+                except ClosedError as closed:
+                    one = PartitionWriter.append_one
+                    return self._after(closed, writer, one, value, key, headers, timestamp, sync)
+                except FileNotFoundError as error:
+                    raise missing(writer, error) from error
+        return self._on(partition, PartitionWriter.append_one, value, key, headers, timestamp, sync)
 
     def append_many(
         self,
@@ -144,19 +193,26 @@ class Topic:
         Returns a range for each partition that got records. The order of the records is kept within a
         partition. When a partition fails, what went to those before it stays.
         """
+        if partition is not None:
+            partition = check_number("partition", partition)
         if type(records) is not list and is_arrow(records):
             return self._append_arrow(records, partition, sync)
         rows = records if isinstance(records, list) else list(records)
         if not rows:
             return []
         only = self._only
-        if only is not None and (partition is None or partition == 0):
-            return [only.append_records(rows, sync)]
-        count = self.partitions
+        if only is not None and not partition:
+            try:
+                return [append_records(only, rows, sync)]
+            except ClosedError as closed:
+                return [self._after(closed, only, append_records, rows, sync)]
+            except FileNotFoundError as error:
+                raise missing(only, error) from error
+        count = len(self._views) or self.partitions
         if partition is not None or count == 1:
-            return [self._writer(partition or 0).append_records(rows, sync)]
+            return [self._on(partition or 0, append_records, rows, sync)]
         groups = self._group(rows, count)
-        ranges = [self._writer(number).append_records(group, False) for number, group in groups.items()]
+        ranges = [self._on(number, append_records, group, False) for number, group in groups.items()]
         self._sync_all(ranges, sync)
         return ranges
 
@@ -166,7 +222,7 @@ class Topic:
         for number, part in arrow_parts(table, partition, count, self._sticky_partition):
             if not 0 <= number < count:
                 raise self._no_partition(number)
-            placed = self._writer(number).append_arrow(part, False)
+            placed = self._on(number, append_arrow, part, False)
             known = ranges.get(number)
             ranges[number] = (
                 placed
@@ -179,7 +235,8 @@ class Topic:
     def _sync_all(self, ranges: list[AppendedRange], sync: bool) -> None:
         for placed in ranges:
             if sync and placed.count:
-                self._writer(placed.partition).acknowledge(placed.offset + placed.count, True)
+                end = placed.offset + placed.count
+                self._on(placed.partition, PartitionWriter.acknowledge, end, True)
 
     def _group(self, rows: list[Record], count: int) -> dict[int, list[Record]]:
         groups: dict[int, list[Record]] = {}
@@ -205,9 +262,21 @@ class Topic:
             self._sticky_left -= size + 70
             return self._sticky
 
-    def append_batches(self, partition: int, data: bytes, *, sync: bool = False) -> door.BatchesAppended:
-        """Append ready-made RecordBatch v2 bytes, fully checked; idempotent producers are deduplicated."""
-        return door.append_batches(self._writer(partition), data, sync=sync)
+    def append_batches(
+        self,
+        partition: int,
+        data: bytes | bytearray | memoryview,
+        *,
+        sync: bool = False,
+        origin: Origin = "client",
+        wait: bool = True,
+    ) -> produce.BatchesAppended:
+        """Append ready-made RecordBatch v2 bytes, fully checked; idempotent producers are deduplicated.
+
+        A writable buffer is not copied: offsets are patched in it. Without ``wait`` this returns when the
+        batches are written, however durable the settings want them.
+        """
+        return self._on(partition, produce.append_batches, data, sync=sync, origin=origin, wait=wait)
 
     def end_transaction(
         self,
@@ -217,30 +286,43 @@ class Topic:
         producer_epoch: int,
         commit: bool,
         coordinator_epoch: int = 0,
+        transaction_version: int = 1,
         sync: bool = False,
-    ) -> door.BatchesAppended:
-        """Write the marker that ends a producer's transaction in one partition."""
-        return door.append_marker(
-            self._writer(partition),
+        wait: bool = True,
+    ) -> produce.BatchesAppended:
+        """Write the marker that ends a producer's transaction in one partition.
+
+        From ``transaction_version`` 2 on (KIP-890) ``producer_epoch`` is the producer's next one.
+        """
+        return self._on(
+            partition,
+            produce.append_marker,
             "commit" if commit else "abort",
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            coordinator_epoch=coordinator_epoch,
+            producer_id=check_number("producer_id", producer_id, 0),
+            producer_epoch=check_number("producer_epoch", producer_epoch, -1, 2**15 - 1),
+            coordinator_epoch=check_number("coordinator_epoch", coordinator_epoch, 0, 2**31 - 1),
+            transaction_version=check_number("transaction_version", transaction_version, 0),
             sync=sync,
+            wait=wait,
         )
 
     def roll(self, partition: int | None = None) -> int:
         """Seal the active segments here and now; returns how many held anything."""
-        return sum(self._writer(each).roll() for each in self._choose(partition))
+        return sum(self._on(each, PartitionWriter.roll) for each in self._choose(partition))
 
     def flush(self, partition: int | None = None) -> None:
         """Make everything appended so far durable."""
         for each in self._choose(partition):
-            self._writer(each).flush()
+            self._on(each, _flush)
 
     def delete_records(self, partition: int, before_offset: int) -> int:
-        """Move the log start offset up to ``before_offset``; returns the new log start offset."""
-        return self._partitions.delete_records(self.name, partition, before_offset)
+        """Move the log start offset up to ``before_offset``; returns the new log start offset.
+
+        -1 stands for the high watermark: everything that readers can see is deleted.
+        """
+        writer = self._writer(partition)
+        before_offset = check_number("before_offset", before_offset, HIGH_WATERMARK)
+        return self._partitions.delete_records_of(writer, before_offset)
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -253,24 +335,29 @@ class Topic:
         isolation: str = "read_uncommitted",
         follow: bool = False,
         timeout_s: float | None = None,
-        skip_damaged: bool = False,
+        skip_damaged: SkipDamaged = False,
     ) -> Iterator[Record]:
         """Records of one partition with offsets in [start, end), lazily.
 
         ``start`` None is the log's start; outside the log it is an `OffsetOutOfRangeError`, raised at once.
         ``follow`` waits for more, for ``timeout_s`` at a time when given. Offsets that compaction or
-        transactions left empty are skipped: the next record's offset shows the gap. ``skip_damaged``
-        goes on behind corrupt batches instead of raising.
+        transactions left empty are skipped: the next record's offset shows the gap. Records that are deleted
+        before they are read are not: the log start passed this reader, which is an `OffsetOutOfRangeError`
+        with the offset to go on from as ``first``, as for a consumer of Kafka. ``skip_damaged``
+        goes on behind corrupt batches instead of raising; a function given for it is told each
+        `Damage` that was skipped.
         """
         view = self._view(partition)
         level = check_isolation(isolation)
         view.refresh()
+        end = check_optional("end", end)
         if start is not None:
+            start = check_number("start", start)
             check_start(view, start, level)
             if end == start + 1 and not follow and not skip_damaged:
-                return read_one(view, start, level)
+                return read_one(steady(self._partitions, view), start, level)
         return read_records(
-            view,
+            steady(self._partitions, view),
             start,
             end,
             isolation=level,
@@ -287,8 +374,9 @@ class Topic:
         view = self._view(partition)
         level = check_isolation(isolation)
         view.refresh()
+        offset = check_number("offset", offset)
         check_start(view, offset, level)
-        return record_at(view, offset, level)
+        return unmoved(self._partitions, view, record_at, offset, level)
 
     def scan(
         self,
@@ -306,24 +394,28 @@ class Topic:
 
         Offsets [start, end), for all partitions or by partition; times [since, until) in milliseconds, by
         each record's own timestamp. ``columns`` chooses and orders; what is not asked for is not decoded.
+        Records that are deleted before they are read are an `OffsetOutOfRangeError`, as for `read`.
         """
         import pyarrow as pa
 
         level = check_isolation(isolation)
+        since, until = check_optional("since", since), check_optional("until", until)
+        threads = check_number("threads", threads, 0, MAX_SCAN_THREADS)
         options = ScanOptions(check_columns(columns), since, until, level, threads)
         ranges = []
         for number in self._choose(None) if partitions is None else partitions:
             view = self._view(number)
             view.refresh()
-            first, last = _bound(start, number), _bound(end, number)
+            first, last = _bound("start", start, number), _bound("end", end, number)
             if first is not None:
                 check_start(view, first, level)
             visible = view.end_offset(level)
             ranges.append(
                 ScanRange(
-                    view,
+                    steady(self._partitions, view),
                     view.log_start_offset if first is None else first,
                     visible if last is None else min(last, visible),
+                    from_log_start=first is None,
                 )
             )
         return pa.RecordBatchReader.from_batches(options.schema, scan_to_arrow(ranges, options))
@@ -338,7 +430,7 @@ class Topic:
         level = check_isolation(isolation)
         newest: Record | None = None
         for number in self._choose(partition):
-            record = next(lookup.history_backwards(self._view(number), key, level), None)
+            record = unmoved(self._partitions, self._view(number), lookup.newest, key, level)
             if record is not None and (newest is None or (record.timestamp or 0) > (newest.timestamp or 0)):
                 newest = record
         return newest
@@ -349,40 +441,199 @@ class Topic:
         """Every record of a key, in offset order, partition by partition."""
         level = check_isolation(isolation)
         for number in self._choose(partition):
-            yield from reversed(list(lookup.history_backwards(self._view(number), key, level)))
+            yield from reversed(list(lookup.history_backwards(self._steady(number), key, level)))
 
     def offset_for_time(
         self, partition: int = 0, timestamp: int = 0, *, isolation: str = "read_uncommitted"
     ) -> int | None:
         """The first offset whose record is at ``timestamp`` (ms) or later; None when there is none."""
-        return lookup.offset_for_time(self._view(partition), timestamp, check_isolation(isolation))
+        view, timestamp = self._steady(partition), check_number("timestamp", timestamp)
+        found = offsets.offset_for_time(view, timestamp, check_isolation(isolation))
+        return None if found is None else found.offset
+
+    # -- for a server ----------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        partition: int,
+        offset: int,
+        max_bytes: int,
+        isolation: str = "read_uncommitted",
+        *,
+        minimum_one: bool = True,
+    ) -> Fetched:
+        """Return whole batches as they lie in the log, from the one that holds ``offset`` on, to be sent on.
+
+        The answer names a range of a segment's file (or holds the bytes, where there is no file) with the
+        high watermark, the last stable offset, the log start offset and, for ``read_committed``, the aborted
+        transactions. It never goes past what ``isolation`` allows and never beyond one segment. The first
+        batch comes even if it is larger than ``max_bytes``, unless ``minimum_one`` is False. At the end it is
+        empty. An offset before the log's start or past its written end is an `OffsetOutOfRangeError`.
+
+        The file stays readable until ``release()``, whatever happens to the segment: call it or use ``with``.
+        """
+        return fetch(
+            self._steady(partition),
+            check_number("offset", offset),
+            check_number("max_bytes", max_bytes, 0),
+            check_isolation(isolation),
+            minimum_one=minimum_one,
+        )
+
+    def list_offset(
+        self, partition: int, which: int, *, isolation: str = "read_uncommitted"
+    ) -> ListedOffset | None:
+        """Return an offset with its record's timestamp and leader epoch, as Kafka's ListOffsets does.
+
+        ``which`` is a timestamp (the first record at it or later) or an `OffsetSpec`, whose numbers are
+        Kafka's. None when there is no such offset.
+        """
+        which, level = check_number("which", which), check_isolation(isolation)
+        view = self._view(partition)
+        return unmoved(self._partitions, view, offsets.list_offset, which, level)
+
+    def end_of_epoch(self, partition: int, leader_epoch: int) -> EpochEnd:
+        """Return the largest known leader epoch up to ``leader_epoch`` and the offset where it ends.
+
+        (-1, -1) for an epoch beyond the latest, as Kafka's OffsetsForLeaderEpoch.
+        """
+        epoch = check_number("leader_epoch", leader_epoch)
+        view = self._view(partition)
+        return unmoved(self._partitions, view, offsets.end_of_epoch, epoch)
+
+    def durable(self, partition: int, end: int) -> Completion:
+        """Return a `Completion` that is done when every offset below ``end`` is on disk; never waits itself.
+
+        The store's sync thread does the work, and what is asked for meanwhile shares its next round. A failed
+        sync completes it with the error.
+        """
+        return self._on(partition, _durable, check_number("end", end, 0))
+
+    def when(self, partition: int, end: End, offset: int) -> Completion:
+        """Return a `Completion` that is done when an end of the log is at or past ``offset``.
+
+        ``end`` is "high_watermark", "last_stable_offset" or "synced". Attach a callback or wait for it; to
+        stop waiting, ``cancel()`` it. A store that is closed, or a partition that is moved, completes it with
+        `ClosedError`; after a move, ask again.
+        """
+        return self._on(partition, _when, check_end(end), check_number("offset", offset, 0))
 
     # -- inside ----------------------------------------------------------------------------------------
 
     def refresh_writers(self) -> None:
         """Keep the writers at hand, so that an append finds its partition without asking the store."""
         if not self._partitions.read_only:
-            views = self._partitions.views
-            self._views = [views.get((self.name, number)) for number in range(self.partitions)]
+            self._views = self._partitions.registry.views(self.name)
             only: Any = self._views[0] if len(self._views) == 1 else None
             self._only = only
 
-    def _choose(self, partition: int | None) -> list[int]:
-        return list(range(self.partitions)) if partition is None else [partition]
+    def _choose(self, partition: int | None) -> Sequence[int]:
+        if partition is None:
+            return range(len(self._views) or self.partitions)
+        return [check_number("partition", partition)]
 
     def _no_partition(self, partition: int) -> UnknownPartitionError:
         return UnknownPartitionError(
             f"{self.name} has no partition {partition}; it has 0 to {self.partitions - 1}"
         )
 
+    def _entry(self) -> TopicEntry:
+        """Return what the store knows of this topic; UnknownTopicError when it was deleted."""
+        entry = self._partitions.entry(self.name)
+        if self.entry_id is not None and entry.id != self.entry_id:
+            raise UnknownTopicError(
+                f"topic {self.name} was deleted, and another one was created under its name; get that one"
+                f" with store.topic({self.name!r})"
+            )
+        return entry
+
     def _view(self, partition: int) -> PartitionWriter | PartitionFollower:
-        if not isinstance(partition, int):
-            raise InvalidArgumentError(f"a partition is a number, not {partition!r}")
-        return self._partitions.view(self.name, partition)
+        if type(partition) is not int:
+            partition = check_number("partition", partition)
+        partitions, (state, views) = self._partitions, self._seen
+        if state is partitions.registry.state and partitions.closed is None and 0 <= partition < len(views):
+            view = views[partition]
+            if view is not None:
+                return view
+        view = partitions.view(self.name, partition)
+        self._entry()  # behind it: a view of this topic is gone before another topic has its name
+        state = partitions.registry.state
+        entry = state.entries.get(self.name)
+        if entry is not None and self.entry_id in (entry.id, None):
+            self._seen = state, state.views.get(self.name, ())
+        return view
+
+    def _steady(self, partition: int) -> PartitionWriter | PartitionFollower:
+        return steady(self._partitions, self._view(partition))
+
+    def _on(
+        self,
+        partition: int,
+        act: Callable[Concatenate[PartitionWriter, P], T],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        """Run ``act`` on a partition's writer; when that was closed for a move, on the next one."""
+        writer = self._writer(partition)
+        try:
+            return act(writer, *args, **options)
+        except ClosedError as closed:
+            return self._after(closed, writer, act, *args, **options)
+        except FileNotFoundError as error:
+            raise missing(writer, error) from error
+
+    def _after(
+        self,
+        closed: ClosedError,
+        writer: PartitionWriter,
+        act: Callable[Concatenate[PartitionWriter, P], T],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        """Run ``act`` on the writer that took over from one that is closed; raise ``closed`` if none did.
+
+        A writer raises `ClosedError` before it changes anything, so nothing is done twice.
+        """
+        while True:
+            partitions = self._partitions
+            found = partitions.successor(writer) or partitions.wait_for_successor(writer)
+            if found is None:
+                self._entry()
+                raise closed
+            writer = found
+            self.refresh_writers()
+            try:
+                return act(writer, *args, **options)
+            except ClosedError as error:
+                closed = error
+            except FileNotFoundError as error:
+                raise missing(writer, error) from error
 
     def _writer(self, partition: int) -> PartitionWriter:
-        return self._partitions.writer(self.name, partition)
+        view = self._view(partition)
+        return view if isinstance(view, PartitionWriter) else self._partitions.writer(self.name, partition)
 
 
-def _bound(value: int | Mapping[int, int] | None, partition: int) -> int | None:
-    return value.get(partition) if isinstance(value, Mapping) else value
+def _flush(writer: PartitionWriter) -> None:
+    if isinstance(writer.ends.error, ClosedError):  # for a move: the next writer is asked
+        raise writer.ends.error
+    writer.flush()
+
+
+def _durable(writer: PartitionWriter, end: int) -> Completion:
+    return _unless_closed(writer.durable(end))
+
+
+def _when(writer: PartitionWriter, end: End, offset: int) -> Completion:
+    return _unless_closed(writer.ends.when(end, offset))
+
+
+def _unless_closed(completion: Completion) -> Completion:
+    """Raise the error of a completion that was asked for too late, so that the next writer is asked."""
+    if isinstance(completion.error, ClosedError):
+        raise completion.error
+    return completion
+
+
+def _bound(name: str, value: int | Mapping[int, int] | None, partition: int) -> int | None:
+    return check_optional(name, value.get(partition) if isinstance(value, Mapping) else value)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from stratalog.format.journal import Entry, StagedFile
+from stratalog.log.arguments import check_number, check_optional
 from stratalog.log.cleaner import CleanReport
 from stratalog.log.cleaner.elsewhere import Cleaned, CleaningTask
 from stratalog.store.control import Progress
@@ -36,9 +37,20 @@ class Upkeep(ABC):
     def _check_writable(self) -> None:
         """Raise when the store is closed or read-only."""
 
+    def _check(self, *, only_looks: bool) -> None:
+        """Raise when the store is closed, or read-only unless it is only looked at."""
+        if not only_looks:
+            self._check_writable()
+        self._partitions.check_open()
+        if self._partitions.read_only:
+            self._partitions.opening.load()
+
     def retain(self, topic: str | None = None, *, preview: bool = False) -> LifecycleReport:
-        """Delete the segments that retention says; ``preview`` only tells which, and what comes next."""
-        self._check_writable()
+        """Delete the segments that retention says; ``preview`` only tells which, and what comes next.
+
+        Every preview and trial run works on a read-only store too.
+        """
+        self._check(only_looks=preview)
         return self._lifecycle.retain(topic, preview=preview)
 
     def compact(
@@ -54,7 +66,8 @@ class Upkeep(ABC):
 
         ``progress(what, done_bytes, total_bytes)`` is called now and then.
         """
-        self._check_writable()
+        self._check(only_looks=preview)
+        partition = check_optional("partition", partition)
         return self._lifecycle.compact(topic, partition, preview=preview, force=force, progress=progress)
 
     def lend_compaction(
@@ -62,6 +75,7 @@ class Upkeep(ABC):
     ) -> tuple[LifecycleReport, str, CleaningTask | None]:
         """Let somebody else compact a partition that is due; see `store.loans`."""
         self._check_writable()
+        partition, beside = check_number("partition", partition), check_number("beside", beside, 1)
         return self._lifecycle.loans.lend(topic, partition, force=force, beside=beside)
 
     def extend_loans(self, tokens: Sequence[str]) -> list[str]:
@@ -81,14 +95,14 @@ class Upkeep(ABC):
         self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None
     ) -> LifecycleReport:
         """Copy sealed segments to the archive, and let local copies go whose time is up."""
-        self._check_writable()
+        self._check(only_looks=preview)
         return self._lifecycle.archive(topic, preview=preview, progress=progress)
 
     def janitor(
         self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None
     ) -> LifecycleReport:
         """One round of everything: what `open(janitor=True)` does by itself."""
-        self._check_writable()
+        self._check(only_looks=preview)
         return self._lifecycle.everything(topic, preview=preview, progress=progress)
 
     def erase(
@@ -104,7 +118,7 @@ class Upkeep(ABC):
 
         What was done is written to an audit file; the report names clones that still hold the keys.
         """
-        self._check_writable()
+        self._check(only_looks=dry_run)
         chosen = self.topic(topic)
         return erase(
             self._lifecycle, chosen, frozenset(keys), reason=reason, dry_run=dry_run, progress=progress
@@ -133,9 +147,10 @@ class Upkeep(ABC):
 
     def accept_clock(self) -> None:
         """The wall clock is right after all: deletion, paused because it jumped, goes on."""
+        self._check_writable()
         self._lifecycle.accept_clock()
 
     def lifecycle(self) -> list[PartitionNumbers]:
         """Segments, bytes and files of every partition by state, and what retention should have taken."""
-        self._partitions.check_open()
+        self._check(only_looks=True)
         return partition_numbers(self._lifecycle)

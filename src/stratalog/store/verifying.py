@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stratalog.errors import FormatError, LogDirOfflineError
+from stratalog.log.damage import UNKNOWN, Damage
 from stratalog.log.verify import VerifyReport, verify_partition
 from stratalog.store.store import Store
 
@@ -20,5 +22,14 @@ def verify(
     for name in store.topics() if topic is None else [topic]:
         count = store.topic(name).partitions
         for number in range(count) if partition is None else [partition]:
-            report = report.merge(verify_partition(store._partitions.view(name, number), progress=progress))
+            report = report.merge(_verify(store, name, number, progress))
     return report
+
+
+def _verify(store: Store, name: str, number: int, progress: Callable[[int], None] | None) -> VerifyReport:
+    """Check one partition; one that is offline, or cannot be looked at, is damage as a whole."""
+    try:
+        return verify_partition(store._partitions.view(name, number), progress=progress)
+    except (LogDirOfflineError, FormatError, FileNotFoundError) as error:
+        where = f"{name}-{number}"
+        return VerifyReport(damages=(Damage(where, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, str(error)),))

@@ -5,6 +5,7 @@
     ManualClock                        time that moves when told
     LogHistory, HistoryError           what was acknowledged, and the check that it is still there
     read_raw, committed                the log as its bytes say, by a plain second reader
+    LockChecker, LockViolationError    locks that check their order and the I/O under them
 
 Touches no disk by itself; everything here works on whatever filesystem it is handed.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from stratalog.fs import FailingFileSystem, Fault, MemoryFileSystem, SimulatedCrash
 from stratalog.testing.clock import ManualClock
 from stratalog.testing.history import Fact, HistoryError, LogHistory
+from stratalog.testing.locks import LockChecker, LockViolationError
 from stratalog.testing.raw import RawBatch, committed, read_raw
 
 __all__ = [
@@ -21,6 +23,8 @@ __all__ = [
     "FailingFileSystem",
     "Fault",
     "HistoryError",
+    "LockChecker",
+    "LockViolationError",
     "LogHistory",
     "ManualClock",
     "MemoryFileSystem",

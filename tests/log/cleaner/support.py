@@ -9,10 +9,11 @@ from stratalog import Record
 from stratalog.config import TopicConfig
 from stratalog.format import batch as batches
 from stratalog.fs import FileSystem, HandleCache, MemoryFileSystem
+from stratalog.log.append import append_records
 from stratalog.log.cleaner import CleanReport, clean
 from stratalog.log.context import LogContext
-from stratalog.log.door import append_batches, append_marker
 from stratalog.log.policy.cleaning import Cleanable
+from stratalog.log.produce import append_batches, append_marker
 from stratalog.log.producers import MarkerType
 from stratalog.log.recovery import OpenAs, open_partition
 from stratalog.log.writer import PartitionWriter
@@ -72,7 +73,7 @@ class Log:
     def put(self, *pairs: tuple[bytes | None, bytes | None]) -> int:
         """One batch of (key, value); the offset of its first record."""
         now = self.clock.now_ms()
-        return self.writer.append_records([Record(value, key, (), now) for key, value in pairs]).offset
+        return append_records(self.writer, [Record(value, key, (), now) for key, value in pairs]).offset
 
     def puts(self, pairs: Iterable[tuple[bytes | None, bytes | None]]) -> None:
         """Batches of one."""

@@ -12,7 +12,8 @@ from stratalog.format.batch_filter import KeyMap
 from stratalog.log import names
 from stratalog.log.cleaner import compact
 from stratalog.log.follower import PartitionFollower
-from stratalog.log.lookup import history_backwards, offset_for_time
+from stratalog.log.lookup import history_backwards
+from stratalog.log.offsets import offset_for_time
 from stratalog.log.reader import read_records
 from stratalog.log.verify import verify_partition
 from stratalog.model import SegmentState
@@ -45,7 +46,9 @@ def check_whole(log: Log) -> None:
             assert next(iter(read_records(log.writer, record.offset))) == record
             moment = record.timestamp or 0
             first = next(each.offset for each in raw if (each.timestamp or 0) >= moment)
-            assert offset_for_time(log.writer, moment) == first
+            found = offset_for_time(log.writer, moment)
+            assert found is not None
+            assert found.offset == first
             if record.key is not None:
                 newest = [each for each in raw if each.key == record.key][-1]
                 assert next(history_backwards(log.writer, record.key)) == newest

@@ -6,7 +6,7 @@ import pytest
 
 from stratalog.format import batch as batches
 from stratalog.log import names
-from stratalog.log.cleaner import EraseReport, Target, erase_keys, erase_segment
+from stratalog.log.cleaner import EraseReport, Target, count_keys, erase_keys, erase_segment
 from stratalog.log.reader import read_records
 from stratalog.model import Record, SegmentState
 from tests.log.cleaner.support import Log, Seen, compacted
@@ -94,7 +94,7 @@ def test_tombstones_markers_and_horizons_are_not_touched() -> None:
 def test_a_dry_run_counts_and_changes_nothing() -> None:
     log = filled()
     calls = list(log.fs.calls)  # type: ignore[attr-defined]
-    report = erase_keys(log.writer, {b"secret"}, dry_run=True)
+    report = count_keys(log.writer, {b"secret"})
     assert log.fs.calls == calls  # type: ignore[attr-defined]
     done = erase_keys(log.writer, {b"secret"})
     assert report.dry_run

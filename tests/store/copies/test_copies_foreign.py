@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import stratalog
 from stratalog import Record, errors
 from stratalog.format import batch as batches
+from stratalog.format import seal as seals
 from stratalog.format.metadata import MetaProperties, pack_meta_properties, pack_partition_metadata
 from stratalog.fs import RealFileSystem
 from stratalog.store.copies import adopt, clone, graduate, restore
@@ -237,6 +239,43 @@ def test_a_topic_is_handed_over(tmp_path: Path) -> None:
     assert back.topic_id == "AAAAAAAAAAAAAAAAAAAAYw"
     for partition in range(2):
         assert read(tmp_path / "back", "t", partition) == read(ours, "t", partition)
+
+
+def test_an_emptied_leading_segment_goes_along(tmp_path: Path) -> None:
+    """Compaction may leave a segment without a batch: the log still begins at its base."""
+    ours, kafka = our_store(tmp_path / "ours", 1), fake_broker(tmp_path / "kafka", "t", 1)
+    (ours / "log-start-offset-checkpoint").unlink()
+    first, second, *_ = sorted((ours / "t-0").glob("*.log"))
+    seal = seals.parse(first.with_suffix(".seal").read_bytes())
+    empty = seals.SealBuilder().build(cleaned=True, owner=seal.owner, base_offset=seal.base_offset)
+    first.with_suffix(".seal").write_bytes(seals.pack(replace(empty, contiguous=False)))
+    for path in (first, *(first.with_suffix(suffix) for suffix in (".index", ".timeindex"))):
+        path.write_bytes(b"")
+    expected = range(int(second.stem), 200)
+    assert [record.offset for record in read(ours, "t")] == list(expected)
+    graduate(ours, "t", kafka)
+    assert min((kafka / "t-0").glob("*.log")).stat().st_size == 0
+    assert (kafka / "cleaner-offset-checkpoint").read_text() == "0\n1\nt 0 0\n"
+    clone(ours, str(tmp_path / "clone"))
+    restore(ours, str(tmp_path / "restored"), to_offsets={("t", 0): 150})
+    for path, end in ((kafka, 200), (tmp_path / "clone", 200), (tmp_path / "restored", 150)):
+        with stratalog.open(path, read_only=True) as store:
+            topic = store.topic("t")
+            assert topic.log_start_offset(0) == 0
+            assert [record.offset for record in topic.read(0, start=0)] == [n for n in expected if n < end]
+
+
+def test_a_lost_segment_is_not_handed_over(tmp_path: Path) -> None:
+    ours, kafka = our_store(tmp_path / "ours", 1), fake_broker(tmp_path / "kafka", "t", 1)
+    _, second, third, *_ = sorted((ours / "t-0").glob("*.log"))
+    for path in (ours / "t-0").glob(f"{second.stem}.*"):
+        path.unlink()
+    missing = f"offsets {int(second.stem)}-{int(third.stem) - 1} are missing"
+    for dry_run in (True, False):
+        with pytest.raises(errors.CorruptionError, match=missing):
+            graduate(ours, "t", kafka, dry_run=dry_run)
+    assert not any(path.stat().st_size for path in (kafka / "t-0").glob("*.log"))
+    assert not (kafka / "stratalog.graduating").exists()
 
 
 def test_what_stands_in_the_way_of_a_hand_over(tmp_path: Path) -> None:

@@ -7,10 +7,18 @@ for programs.
 from __future__ import annotations
 
 from stratalog.cli.dump.command import dump_command
-from stratalog.cli.dump.options import EXIT_OK, EXIT_PIPE, EXIT_UNREADABLE, EXIT_USAGE, DumpOptions
+from stratalog.cli.dump.options import (
+    EXIT_NOT_FOUND,
+    EXIT_OK,
+    EXIT_PIPE,
+    EXIT_UNREADABLE,
+    EXIT_USAGE,
+    DumpOptions,
+)
 from stratalog.cli.dump.run import dump_files
 
 __all__ = [
+    "EXIT_NOT_FOUND",
     "EXIT_OK",
     "EXIT_PIPE",
     "EXIT_UNREADABLE",

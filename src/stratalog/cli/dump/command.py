@@ -76,11 +76,13 @@ def dump_command(
         typer.Option("--remote-log-metadata-decoder", help="Not supported: refused with an error."),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="It never writes anyway.")] = False,
 ) -> None:
     """Print what segment files hold, line for line as kafka-dump-log does.
 
     Exit codes: 0 all was read (wrong checksums and index mismatches are reported in the text),
-    1 something was unreadable, 2 usage, 141 the reader of the output went away.
+    1 something was unreadable, 2 usage, 3 a path is not there or holds no segments, 141 the reader of
+    the output went away.
     """
     if remote_log_metadata_decoder:
         raise typer.BadParameter("the records of remote log metadata are not decoded; dump them without it")

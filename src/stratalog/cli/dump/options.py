@@ -10,6 +10,7 @@ DEFAULT_MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 EXIT_OK = 0  # every file was read to its end; bad checksums and index mismatches are text, as in Kafka's tool
 EXIT_UNREADABLE = 1  # something could not be read or decoded; stderr says what, the rest was dumped
 EXIT_USAGE = 2  # the command line makes no sense
+EXIT_NOT_FOUND = 3  # a path is not there, or a directory has no segment files; the rest was dumped
 EXIT_PIPE = 141  # the reader of our output went away: what a shell shows for SIGPIPE
 
 

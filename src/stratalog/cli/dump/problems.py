@@ -18,6 +18,7 @@ class Problems:
         self._err = err
         self._before = before
         self.failed = False
+        self.found_nothing = False
         self._index: dict[str, dict[int, int]] = {}
         self._time: dict[str, list[tuple[int, int]]] = {}
         self._order: dict[str, list[tuple[int, int]]] = {}
@@ -32,6 +33,11 @@ class Problems:
     def fail(self, text: str) -> None:
         """Something could not be read: the dump goes on where it can and ends with a code."""
         self.failed = True
+        self.note(text)
+
+    def missing(self, text: str) -> None:
+        """There was nothing to read where something was asked for."""
+        self.found_nothing = True
         self.note(text)
 
     def index_mismatch(self, path: str, index_offset: int, log_offset: int) -> None:

@@ -14,12 +14,13 @@ from typing import TextIO
 from stratalog.cli.dump.decoders import Decoder, decoder
 from stratalog.cli.dump.indexes import IndexDump
 from stratalog.cli.dump.logfile import LogDump
-from stratalog.cli.dump.options import EXIT_OK, EXIT_UNREADABLE, DumpOptions
+from stratalog.cli.dump.options import EXIT_NOT_FOUND, EXIT_OK, EXIT_UNREADABLE, DumpOptions
 from stratalog.cli.dump.output import Output, Sink
 from stratalog.cli.dump.printer import JsonPrinter, Printer, TextPrinter
 from stratalog.cli.dump.problems import Problems
 from stratalog.errors import StratalogError
 from stratalog.fs import FileSystem, RealFileSystem
+from stratalog.log.names import parse_partition_dir
 
 SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex", ".checkpoint")
 BOOTSTRAP = "bootstrap.checkpoint"
@@ -35,14 +36,20 @@ def expand(fs: FileSystem, paths: Iterable[str], problems: Problems) -> Iterator
         try:
             names = fs.list_dir(path) if fs.stat(path).is_dir else None
         except FileNotFoundError:
-            names = None  # said when the dump gets there
+            problems.missing(f"{path}: no such file or directory")
+            continue
         except (OSError, StratalogError) as error:
             problems.fail(str(error) if path in str(error) else f"{path}: {error}")
             continue
         if names is None:
             yield path
-        else:
-            yield from (f"{path}/{name}" for name in sorted(names) if name.endswith(SUFFIXES))
+            continue
+        found = [name for name in sorted(names) if name.endswith(SUFFIXES)]
+        if not found:
+            inside = next((name for name in sorted(names) if parse_partition_dir(name) is not None), None)
+            way_out = "" if inside is None else f": a store? give a partition of it, such as {path}/{inside}"
+            problems.missing(f"{path}: no segment files in it{way_out}")
+        yield from (f"{path}/{name}" for name in found)
 
 
 class _Dump:
@@ -120,7 +127,8 @@ def dump_files(
     """Dump files, and directories file by file, to ``out``; problems go to ``err``. Returns an exit code.
 
     Damage is shown, not raised: what can be read is printed, what cannot is named on ``err``, and the
-    code is then 1. A wrong checksum or an index that disagrees with its log is a finding, and the code 0.
+    code is then 1; with a path that is not there, or holds nothing to dump, it is 3. A wrong checksum or
+    an index that disagrees with its log is a finding, and the code 0.
     """
     files = fs if fs is not None else RealFileSystem()
     output = Output(out)
@@ -131,4 +139,6 @@ def dump_files(
         dump.file(path)
     problems.summary()
     output.flush()
-    return EXIT_UNREADABLE if problems.failed else EXIT_OK
+    if problems.failed:
+        return EXIT_UNREADABLE
+    return EXIT_NOT_FOUND if problems.found_nothing else EXIT_OK

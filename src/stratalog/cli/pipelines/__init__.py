@@ -1,4 +1,4 @@
-"""``stratalog pipeline``: a command for each pipeline, and one that runs several from a file.
+"""``stratalog pipeline``: a command for each pipeline.
 
 A command's module is loaded when it is asked for, and none of them loads Spark before it runs: the rest of
 the command line, and every ``--help``, work without it.
@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-COMMANDS = ("ingest", "export", "compact", "materialize", "verify", "replay", "stats", "check", "run")
+COMMANDS = ("ingest", "export", "compact", "materialize", "verify", "replay", "stats", "check")
 """In the order in which data meets them; each is a function of that name in a module of that name."""
 
 

@@ -93,12 +93,6 @@ class Run:
             self.session.require_store()
         return {"path": self.session.paths, "archive": archive}
 
-    def place_if_said(self) -> dict[str, Any]:
-        """The same, for who may get it from elsewhere: only what the options and the environment say."""
-        archive = self.archive or self._said().get(ARCHIVE_URL)
-        paths = self.session.paths if self.session.given or os.environ.get(ENVIRONMENT) else None
-        return {name: value for name, value in (("path", paths), ("archive", archive)) if value}
-
     def _said(self) -> dict[str, str]:
         said = parse_pairs(self.session.settings, "--store-config")
         if others := sorted(set(said) - {ARCHIVE_URL}):
@@ -121,7 +115,7 @@ class Run:
         """Run a pipeline by name with these arguments; ``show`` prints its result for people."""
         place = self.place(create=create)
         with self.spark() as spark:
-            from stratalog.spark.pipelines.steps import pipeline
+            from stratalog.spark.pipelines import pipeline
 
             with bars("tasks") as progress:
                 result = pipeline(name)(spark, **place, **arguments, progress=progress)
@@ -130,12 +124,10 @@ class Run:
             raise typer.Exit(ExitCode.FAILURE)
 
     @contextlib.contextmanager
-    def spark(
-        self, master: str | None = None, conf: Mapping[str, str] | None = None
-    ) -> Iterator[SparkSession]:
-        """The session of this run; the options win over ``master`` and ``conf``. One that this process has
-        already is used and left alone; one made here is stopped."""
-        said = dict(conf or {}) | parse_pairs(self.conf, "--conf")
+    def spark(self) -> Iterator[SparkSession]:
+        """Yield the session of this run. One that this process has already is used and left running; one made
+        here is stopped."""
+        said = parse_pairs(self.conf, "--conf")
         import stratalog.spark
 
         with told_as_ours():
@@ -146,9 +138,9 @@ class Run:
                 stratalog.spark.register(had)
                 yield had
                 return
-            yield from self._own_spark(master, said)
+            yield from self._own_spark(said)
 
-    def _own_spark(self, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    def _own_spark(self, conf: Mapping[str, str]) -> Iterator[SparkSession]:
         import stratalog.spark
         from stratalog.spark.pipelines.failures import is_unknown
 
@@ -157,9 +149,7 @@ class Run:
         failed = False
         try:
             with log.taking():
-                spark = stratalog.spark.session(
-                    self.master or master, app_name="stratalog pipeline", **settings
-                )
+                spark = stratalog.spark.session(self.master, app_name="stratalog pipeline", **settings)
             try:
                 yield spark
             finally:

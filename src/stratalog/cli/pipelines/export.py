@@ -8,13 +8,12 @@ import typer
 
 from stratalog.cli.pipelines.common import Run, pipeline_command
 from stratalog.cli.session import TopicsOption, parse_pairs
-from stratalog.config.units import parse_bytes
 
 OutputArgument = Annotated[
     str,
     typer.Argument(
         metavar="OUTPUT",
-        help="Where the files go: a directory, s3://, gs://, az://. With --table iceberg the directory of "
+        help="Where the table goes: a directory, s3://, gs://, az://. With --table iceberg the directory of "
         "the table and its catalog.",
         show_default=False,
     ),
@@ -24,8 +23,8 @@ SinceOption = Annotated[
     typer.Option(
         "--since",
         metavar="TIME",
-        help="Records from this time on: ISO, -10m or epoch ms. Nothing is written twice, however often and "
-        "in whatever order.",
+        help="Records from this time on: ISO, -10m or epoch ms. For the first export of a topic, which later "
+        "runs go on from, and for --replace.",
         show_default=False,
     ),
 ]
@@ -59,7 +58,7 @@ DeadLettersOption = Annotated[
     ),
 ]
 TableOption = Annotated[
-    str, typer.Option("--table", metavar="KIND", help="parquet: plain files; iceberg: a table.")
+    str, typer.Option("--table", metavar="KIND", help="delta, iceberg, or parquet: plain files.")
 ]
 NameOption = Annotated[
     str, typer.Option("--table-name", metavar="NAMESPACE.TABLE", help="The Iceberg table.")
@@ -85,15 +84,11 @@ LossOption = Annotated[
     typer.Option("--allow-data-loss", help="Go on where offsets left the log before they were exported."),
 ]
 MergeOption = Annotated[
-    bool | None,
+    bool,
     typer.Option(
-        "--merge/--no-merge",
-        help="Make small files of a date into larger ones; by itself where many have gathered.",
-        show_default=False,
+        "--merge",
+        help="Compact the Delta table, and remove files that no version within its retention needs.",
     ),
-]
-MergeSizeOption = Annotated[
-    str, typer.Option("--merge-below", metavar="SIZE", help="Files below this size are small.")
 ]
 CompressionOption = Annotated[
     str, typer.Option("--compression", metavar="CODEC", help="zstd, snappy, gzip, lz4 or none.")
@@ -111,17 +106,16 @@ def export(
     schema: SchemaOption = None,
     keep_value: KeepValueOption = False,
     dead_letters: DeadLettersOption = None,
-    table: TableOption = "parquet",
+    table: TableOption = "delta",
     table_name: NameOption = "stratalog.records",
     catalog: CatalogOption = None,
     include_active: ActiveOption = False,
     read_uncommitted: UncommittedOption = False,
     allow_data_loss: LossOption = False,
-    merge: MergeOption = None,
-    merge_below: MergeSizeOption = "8MiB",
+    merge: MergeOption = False,
     compression: CompressionOption = "zstd",
 ) -> None:
-    """Sealed segments to Parquet by topic and date, or to an Iceberg table; each run writes what is new."""
+    """Sealed segments to a Delta or Iceberg table, or to plain Parquet files; each run writes what is new."""
     run(
         "export",
         output=output,
@@ -139,6 +133,5 @@ def export(
         include_active=include_active,
         fail_on_data_loss=not allow_data_loss,
         merge=merge,
-        merge_bytes=parse_bytes(merge_below),
         compression=compression,
     )

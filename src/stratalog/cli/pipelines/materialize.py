@@ -26,14 +26,6 @@ TimeOption = Annotated[
     str | None,
     typer.Option("--as-of-time", metavar="TIME", help="As of then: an ISO time, epoch ms, -10m, now."),
 ]
-ByOption = Annotated[
-    str,
-    typer.Option(
-        "--by",
-        metavar="HOW",
-        help="auto; partition: a key is in one partition only; key: keys are brought together by time.",
-    ),
-]
 FullOption = Annotated[bool, typer.Option("--full", help="Make the table again from all of the log.")]
 UncommittedOption = Annotated[
     bool, typer.Option("--read-uncommitted", help="Take records of open and aborted transactions, too.")
@@ -52,20 +44,18 @@ def materialize(
     output: OutputArgument,
     as_of_offset: OffsetOption = None,
     as_of_time: TimeOption = None,
-    by: ByOption = "auto",
     full: FullOption = False,
     read_uncommitted: UncommittedOption = False,
     headers: HeadersOption = False,
     allow_data_loss: LossOption = False,
 ) -> None:
-    """The latest value of every key as a table of Parquet files; run again, only what is new is read."""
+    """The latest value of every key as a Delta table; run again, only what is new is read and merged."""
     run(
         "materialize",
         topic=topic,
         output=output,
         as_of_offset=_offsets(as_of_offset),
         as_of_time=as_of_time,
-        by=by,
         full=full,
         isolation="read_uncommitted" if read_uncommitted else "read_committed",
         headers=headers,

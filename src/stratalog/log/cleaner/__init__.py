@@ -16,7 +16,7 @@ Nothing here swaps files itself (`log.swap` does) or decides when to run (`log.p
 from __future__ import annotations
 
 from stratalog.log.cleaner.compact import clean
-from stratalog.log.cleaner.erase import erase_keys, erase_segment
+from stratalog.log.cleaner.erase import count_keys, erase_keys, erase_segment
 from stratalog.log.cleaner.estimate import DuplicateEstimates
 from stratalog.log.cleaner.reports import CleanReport, EraseReport
 from stratalog.log.cleaner.rewriting import Rewritten, Target
@@ -28,6 +28,7 @@ __all__ = [
     "Rewritten",
     "Target",
     "clean",
+    "count_keys",
     "erase_keys",
     "erase_segment",
 ]

@@ -69,8 +69,7 @@ def clean(
     nothing dirty, what remains is done: tombstones and markers past their horizon go, small segments merge.
     One rewriting of a partition at a time is the caller's care.
     """
-    with writer.lock:
-        writer.make_usable()
+    writer.make_usable()
     pace = Pace(io_bytes_per_s, progress, stop)
     span = (cleanable.first_dirty_offset, round_end(writer, cleanable))
     return Cleaning(WriterPlace(writer), span, memory_bytes, now_ms, may_be_below, pace).run(save)

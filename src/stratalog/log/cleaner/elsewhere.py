@@ -164,8 +164,7 @@ def describe_round(
 
     The caller keeps the partition from being rewritten until the answer is there.
     """
-    with writer.lock:
-        writer.make_usable()
+    writer.make_usable()
     place = WriterPlace(writer)
     end = round_end(writer, cleanable)
     sealed = {each.base_offset: each for each in place.sealed() if each.base_offset < end}
@@ -276,7 +275,15 @@ class StagedPlace:
         if not self.context.fs.exists(self._task.work):
             raise VanishedSegmentError(self._task.work)  # the holder has given the partition to another
         self.context.fs.make_dir(directory)
-        return Target(self.context, directory, self.topic, self.partition, self.config, suffix="")
+        return Target(
+            self.context,
+            directory,
+            self.topic,
+            self.partition,
+            self.config,
+            suffix="",
+            home=self.directory,
+        )
 
     def swap(self, group: Sequence[Segment], made: Sequence[Segment]) -> bool:
         at = self._segments.index(group[0])

@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 from stratalog import kernel
-from stratalog.config import TopicConfig
 from stratalog.errors import FormatError
 from stratalog.format import batch as batches
 from stratalog.format.batch import HEADER_SIZE, Stop
@@ -38,6 +37,7 @@ from stratalog.log.cleaner.reports import EraseReport
 from stratalog.log.cleaner.rewriting import Rewritten, Target, rewrite
 from stratalog.log.cleaner.rules import LastBatches
 from stratalog.log.damage import Damage
+from stratalog.log.follower import PartitionFollower
 from stratalog.log.names import DELETED, TORN, parse_file
 from stratalog.log.segment import Segment
 from stratalog.log.swap import swap_in
@@ -53,23 +53,37 @@ def erase_keys(
     writer: PartitionWriter,
     keys: Collection[bytes],
     *,
-    dry_run: bool = False,
     io_bytes_per_s: float | None = None,
     progress: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> EraseReport:
     """Remove every record of ``keys`` from the sealed segments of a partition.
 
-    ``dry_run`` counts and changes nothing. One rewriting of a partition at a time is the caller's care.
+    One rewriting of a partition at a time is the caller's care.
     """
+    writer.make_usable()
     pace = Pace(io_bytes_per_s, progress, stop)
     erasing = _Erasing(writer, keys, pace)
-    if not dry_run:
-        with writer.lock:
-            writer.make_usable()
+    return _run(erasing, pace, lambda segment: erasing.erase(writer, segment), dry_run=False)
+
+
+def count_keys(
+    view: PartitionWriter | PartitionFollower,
+    keys: Collection[bytes],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> EraseReport:
+    """Count what `erase_keys` would remove; changes nothing."""
+    pace = Pace(None, progress, stop)
+    erasing = _Erasing(view, keys, pace)
+    return _run(erasing, pace, erasing.count, dry_run=True)
+
+
+def _run(erasing: _Erasing, pace: Pace, act: Callable[[Segment], None], *, dry_run: bool) -> EraseReport:
     stopped: str | None = None
     try:
-        erasing.run(dry_run=dry_run)
+        erasing.run(act, dry_run=dry_run)
     except StopCleaningError:
         stopped = "it was asked to stop"
     except VanishedSegmentError as error:
@@ -122,41 +136,45 @@ def _eraser(drop: DropSet, last: LastBatches) -> Callable[[Segment, Chunk], Filt
 
 
 class _Erasing:
-    def __init__(self, writer: PartitionWriter, keys: Collection[bytes], pace: Pace) -> None:
-        self._writer = writer
-        self._fs: FileSystem = writer.context.fs
-        self._config: TopicConfig = writer.config
+    def __init__(
+        self, view: PartitionWriter | PartitionFollower, keys: Collection[bytes], pace: Pace
+    ) -> None:
+        self._view = view
+        self._fs: FileSystem = view.context.fs
         self._pace = pace
         self._keys = frozenset(keys)
         self._drop = DropSet(self._keys)
         self._digests = sorted(kernel.hash64(key) for key in self._keys)
-        with writer.lock:
-            producers = writer.producers.to_entries()
-        self._last = LastBatches(producers, writer.local_segments()[-1].base_offset)
-        self.report = EraseReport(writer.topic, writer.partition, len(self._keys), 0, 0, 0, 0, 0)
+        if isinstance(view, PartitionWriter):
+            with view.lock:
+                producers = view.producers.to_entries()
+        else:
+            producers = view.producer_entries()
+        self._last = LastBatches(producers, view.local_segments()[-1].base_offset)
+        self.report = EraseReport(view.topic, view.partition, len(self._keys), 0, 0, 0, 0, 0)
 
-    def run(self, *, dry_run: bool) -> None:
+    def run(self, act: Callable[[Segment], None], *, dry_run: bool) -> None:
         self.report = replace(self.report, dry_run=dry_run)
-        segments = self._writer.local_segments()[:-1]
+        segments = self._view.local_segments()[:-1]
         self._pace.plan(sum(each.size for each in segments))
         for segment in segments:
             try:
                 if self._may_hold(segment):
-                    self._count(segment) if dry_run else self._erase(segment)
+                    act(segment)
             except DamagedSegmentError as error:
                 self.report = replace(self.report, unreachable=(*self.report.unreachable, error.damage))
         self._leftovers(dry_run=dry_run)
 
-    def _erase(self, segment: Segment) -> None:
-        target = Target.beside(segment, self._config)
+    def erase(self, writer: PartitionWriter, segment: Segment) -> None:
+        target = Target.beside(segment, writer.config)
         made = _erase_segment(segment, target, self._drop, self._last, self._pace)
         if not made.segments:
             return
-        if not swap_in(self._writer, [segment], made.segments):
+        if not swap_in(writer, [segment], made.segments):
             raise VanishedSegmentError(segment.path())
         self._add(segment, made.records_in - made.records_out, made.bytes_out)
 
-    def _count(self, segment: Segment) -> None:
+    def count(self, segment: Segment) -> None:
         gone = left = 0
         judge = _eraser(self._drop, self._last)
         for chunk in sound_chunks(segment):
@@ -197,7 +215,7 @@ class _Erasing:
     # -- what earlier lives left ------------------------------------------------------------------------
 
     def _leftovers(self, *, dry_run: bool) -> None:
-        directory, removed = self._writer.directory, []
+        directory, removed = self._view.directory, []
         for name in self._fs.list_dir(directory):
             parsed = parse_file(name)
             path = f"{directory}/{name}"
@@ -208,7 +226,7 @@ class _Erasing:
                 removed.append(path)
         if removed and not dry_run:
             for path in removed:
-                self._writer.context.handles.forget(path)
+                self._view.context.handles.forget(path)
                 with suppress(FileNotFoundError):
                     self._fs.remove(path)
             self._fs.sync_dir(directory)

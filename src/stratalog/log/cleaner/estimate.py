@@ -10,13 +10,14 @@ the segment is there. Nothing is written, and a crash loses only time.
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from stratalog import locks
 from stratalog.format import batch as batches
 from stratalog.log.chunks import FULL_CHUNK, read_chunks
+from stratalog.log.follower import PartitionFollower
 from stratalog.log.policy.cleaning import Cleanable
 from stratalog.log.segment import Segment, Start
 from stratalog.log.writer import PartitionWriter
@@ -36,25 +37,25 @@ class DuplicateEstimates:
     """Estimates for the partitions of a store, and the sketches they rest on. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = locks.lock("estimates")
         self._sketches: dict[str, dict[tuple[int, int], Sketch]] = {}
 
-    def ratio(self, writer: PartitionWriter, cleanable: Cleanable) -> float | None:
+    def ratio(self, view: PartitionWriter | PartitionFollower, cleanable: Cleanable) -> float | None:
         """The share of keyed records below the first uncleanable offset that a later one supersedes there.
 
         None when there are none. CorruptionError when a segment cannot be read.
         """
         end = cleanable.first_uncleanable_offset
-        segments = [each for each in writer.local_segments()[:-1] if each.base_offset < end]
+        segments = [each for each in view.local_segments()[:-1] if each.base_offset < end]
         with self._lock:
-            known = self._sketches.get(writer.directory, {})
+            known = self._sketches.get(view.directory, {})
         found = {(each.base_offset, each.size): known.get((each.base_offset, each.size)) for each in segments}
         sketches = {
             (each.base_offset, each.size): found[each.base_offset, each.size] or sketch_of(each)
             for each in segments
         }
         with self._lock:
-            self._sketches[writer.directory] = sketches
+            self._sketches[view.directory] = sketches
         records = sum(sketch.records for sketch in sketches.values())
         if not records:
             return None

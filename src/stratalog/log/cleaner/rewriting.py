@@ -18,6 +18,7 @@ from stratalog.config import TopicConfig
 from stratalog.errors import FormatError, StorageError
 from stratalog.format.batch import Scan
 from stratalog.format.batch_filter import Filtered
+from stratalog.format.identity import PartitionId
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import File
 from stratalog.log import names
@@ -25,6 +26,7 @@ from stratalog.log.chunks import Chunk
 from stratalog.log.cleaner.pacing import Pace
 from stratalog.log.cleaner.reading import VanishedSegmentError, damaged, sound_chunks
 from stratalog.log.context import LogContext
+from stratalog.log.identity import owner_of
 from stratalog.log.segment import Segment
 from stratalog.log.sidecars import Sidecars
 
@@ -46,6 +48,12 @@ class Target:
     config: TopicConfig
     suffix: str = names.CLEANED
     max_bytes: int = MAX_LOG_BYTES
+    home: str = ""
+    """The directory of the partition, when the new segments are written elsewhere."""
+
+    def owner(self) -> PartitionId:
+        """Return the partition that the new seals name."""
+        return owner_of(self.context.fs, self.home or self.directory, self.partition)
 
     @classmethod
     def beside(cls, segment: Segment, config: TopicConfig) -> Target:
@@ -199,7 +207,9 @@ class _NewSegment:
     def __init__(self, target: Target, base_offset: int, *, keyed: bool) -> None:
         self.base_offset = base_offset
         self.size = 0
-        self.sidecars = Sidecars(base_offset, target.config.index_interval_bytes, keyed=keyed)
+        self.sidecars = Sidecars(
+            base_offset, target.config.index_interval_bytes, keyed=keyed, owner=target.owner()
+        )
         self._segment = Segment(
             target.context,
             target.directory,

@@ -35,14 +35,13 @@ from stratalog.log.context import LogContext
 from stratalog.log.policy.preview import Step
 from stratalog.spark.logs import opened
 from stratalog.spark.options import Where
+from stratalog.spark.pipelines.executors import attempt_name, slots, spread, watched
 from stratalog.spark.pipelines.failures import ours
-from stratalog.spark.pipelines.jobs import watched
 from stratalog.spark.pipelines.places import Path, paths_of
 from stratalog.spark.pipelines.result import PipelineResult, Progress
-from stratalog.spark.pipelines.spread import attempt_name, slots, spread
 from stratalog.store.admin import AdminClient, connect
 from stratalog.store.loans import LOAN_S
-from stratalog.store.remembering import remembered
+from stratalog.store.settings import remembered
 from stratalog.store.tiers import keys_in
 
 if TYPE_CHECKING:

@@ -1,40 +1,46 @@
-"""``export``: sealed segments to Parquet partitioned by topic and date, or to an Iceberg table.
+"""``export``: sealed segments to a Delta table, an Iceberg table, or plain Parquet files.
 
-    <output>/topic=orders/date=2026-01-31/v00000001-00000-0001.parquet
+Columns are the source's: ``key, value, topic, partition, offset, timestamp, timestampType, headers``, and the
+UTC ``date`` of the timestamp; with a schema the fields of JSON values as columns in the place of ``value``.
+One output holds all topics, partitioned by topic and date: a run is one commit, and dead letters, backfills
+and readers that list directories see the same layout whatever the format.
 
-Columns are the source's (``topic`` is in the path): ``key, value, partition, offset, timestamp,
-timestampType, headers``; with a schema the fields of JSON values as columns in the place of ``value``.
-Exactly once: the output's own commit log (see `export_log`) says which offsets it holds, so a run writes
-what is new, and one that died is made good by the next. Spark schedules ranges, the kernel reads and Arrow
-writes in the workers.
+Exactly once: an output holds each log up to an offset, and the commit that adds files moves that offset (see
+`lake.table`). A run plans from there, Spark schedules ranges, the kernel reads and Arrow writes in the
+workers, the driver commits. A run that loses a race plans again.
 """
 
 from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stratalog.archive.objects import directory_of
 from stratalog.errors import ConfigError
 from stratalog.log.reader import check_isolation
-from stratalog.spark.pipelines.export_job import Job
-from stratalog.spark.pipelines.export_json import Payload, payload_of
-from stratalog.spark.pipelines.export_log import CommitLog
-from stratalog.spark.pipelines.export_merge import SMALL_BYTES
-from stratalog.spark.pipelines.export_parquet import ParquetExport
-from stratalog.spark.pipelines.export_places import place_of
-from stratalog.spark.pipelines.export_plan import Moment, Wanted, check_times, moment
+from stratalog.spark.logs import opened
+from stratalog.spark.options import Where
+from stratalog.spark.pipelines import dead_letters
+from stratalog.spark.pipelines.executors import slots, spread, watched, where_of
+from stratalog.spark.pipelines.lake.payload import Payload, payload_of
+from stratalog.spark.pipelines.lake.plan import Moment, Plan, Wanted, check_times, logs_of, moment, plan
+from stratalog.spark.pipelines.lake.table import Change, ConflictError, LakeTable, Pending
+from stratalog.spark.pipelines.lake.work import Exporting, ReadingLetters, tasks_of
 from stratalog.spark.pipelines.places import Path, paths_of
-from stratalog.spark.pipelines.ranges import where_of
 from stratalog.spark.pipelines.result import PipelineResult, Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
-TABLES = ("parquet", "iceberg")
+TABLES = ("delta", "iceberg", "parquet")
+TRIES = 5
+"""How often a run that lost a race plans again."""
 
 
 def export(
@@ -50,35 +56,34 @@ def export(
     schema: str | Mapping[str, str] | None = None,
     keep_value: bool = False,
     dead_letters_path: Path = None,
-    table: str = "parquet",
+    table: str = "delta",
     table_name: str = "stratalog.records",
     catalog: Mapping[str, str] | None = None,
     isolation: str = "read_committed",
     include_active: bool = False,
     fail_on_data_loss: bool = True,
-    merge: bool | None = None,
-    merge_bytes: int = SMALL_BYTES,
+    merge: bool = False,
     compression: str = "zstd",
     progress: Progress | None = None,
 ) -> PipelineResult:
-    """Write the sealed records that ``output`` does not hold yet; every record is there once, whatever fails.
+    """Write the sealed records that ``output`` does not hold yet; each record is in it once.
 
     ``output`` is a directory or a URL (s3://, gs://, az://). ``topics``: all but Kafka's own unless named.
-    ``since`` and ``until`` (times of records) take only those; run again, or before or after runs without
-    them, nothing is written twice. ``replace`` writes the dates from ``since`` to ``until`` again, as the
-    log has them now. ``schema`` is a DDL string, or one by topic: JSON values become columns, and what
-    cannot be decoded goes to ``<topic>.dead-letters`` in ``path`` or ``dead_letters_path``.
-    ``include_active`` goes up to the end readers see. What an aborted transaction wrote is left out unless
+    ``since`` and ``until`` (times of records) filter the first export of a topic; later runs go on from its
+    end, so what they left out stays out. With ``replace`` the dates from ``since`` to ``until`` are written
+    again as the log has them now, as far as the output holds its offsets; dates that were left out come in
+    that way. ``schema`` is a DDL string, or one by topic: JSON values become columns, and records that cannot
+    be decoded go to ``<topic>.dead-letters`` in ``path`` or ``dead_letters_path``. ``include_active`` goes up
+    to the end readers see. Records of aborted transactions are left out unless
     ``isolation="read_uncommitted"``. Offsets that left the log before they were exported are an error unless
-    ``fail_on_data_loss=False``. ``merge``: small files become larger ones when many
-    have gathered (None), whenever there are two (True), or never. ``table="iceberg"`` writes the table
-    ``table_name``, in a catalog beside the data or in the one that ``catalog`` (pyiceberg's properties)
-    names.
+    ``fail_on_data_loss=False``. ``merge`` compacts the Delta table and removes files that no version within
+    its retention needs. ``table="iceberg"`` writes the table ``table_name``, in a catalog beside the data or
+    in the one that ``catalog`` (pyiceberg's properties) names; ``table="parquet"`` writes plain files.
     """
     began = time.monotonic()
     now_ms = time.time_ns() // 1_000_000
     if table not in TABLES:
-        raise ConfigError(f"table: {table!r} is not known, takes {' or '.join(TABLES)}")
+        raise ConfigError(f"table: {table!r} is not known, takes {', '.join(TABLES)}")
     if compression not in COMPRESSIONS:
         raise ConfigError(f"compression: {compression!r} is not known, takes {', '.join(COMPRESSIONS)}")
     wanted = Wanted(
@@ -88,47 +93,182 @@ def export(
         check_isolation(isolation),
         include_active,
         fail_on_data_loss,
+        replace,
     )
-    check_times(wanted, replace=replace)
+    check_times(wanted)
     _check_outside(output, (*paths_of(path), *paths_of(dead_letters_path)))
-    job = Job(
-        spark=spark,
-        where=where_of(path, archive),
-        output=directory_of(output) or output if output else "",
-        wanted=wanted,
-        replace=replace,
-        payloads=_payloads(schema),
-        keep_value=keep_value,
-        letters_to=paths_of(dead_letters_path) or paths_of(path),
-        compression=compression,
-        now_ms=now_ms,
-        progress=progress,
-    )
+    letters_to = paths_of(dead_letters_path) or paths_of(path)
     if schema and getattr(spark, "_jsparkSession", None) is None:
         raise ConfigError("schema: payloads are not decoded through Spark Connect; give --master the cluster")
-    if schema and not job.letters_to:
+    if schema and not letters_to:
         raise ConfigError(
-            "dead_letters_path: nothing says which store takes the records that cannot be decoded; give"
-            " one, the archive is read-only"
+            "dead_letters_path: no store given for the records that cannot be decoded, and the archive is"
+            " read-only; pass one"
         )
-    if table == "iceberg":
-        from stratalog.spark.pipelines.export_iceberg import export_iceberg
+    place = (directory_of(output) or output.rstrip("/")) if output else ""
+    run = _Run(
+        spark,
+        where_of(path, archive),
+        _table(table, place, table_name, catalog),
+        wanted,
+        _payloads(schema),
+        keep_value,
+        letters_to,
+        compression,
+        progress,
+    )
+    counts, notes = run.export()
+    counts["merged_files"] = run.table.merge(wanted.topics, compression) if merge else 0
+    return PipelineResult("export", counts, run.table.facts(), notes, seconds=time.monotonic() - began)
 
-        counts, details, notes = export_iceberg(job, table_name, catalog, merge, merge_bytes)
-    else:
-        counts, details, notes = ParquetExport(job).export(merge, merge_bytes)
-    return PipelineResult("export", counts, details, notes, seconds=time.monotonic() - began)
+
+def _table(kind: str, output: str, name: str, catalog: Mapping[str, str] | None) -> LakeTable:
+    if kind == "delta":
+        from stratalog.spark.pipelines.lake.delta import DeltaOutput
+
+        return DeltaOutput(output)
+    if kind == "iceberg":
+        from stratalog.spark.pipelines.lake.iceberg import IcebergOutput
+
+        return IcebergOutput(output, name, catalog)
+    from stratalog.spark.pipelines.lake.parquet_files import ParquetFiles
+
+    return ParquetFiles(output)
 
 
-def committed_files(output: str) -> list[str]:
-    """The data files of a Parquet output that count, as paths or URLs.
+@dataclass(frozen=True)
+class _Run:
+    """One run, its arguments checked."""
 
-    For readers that want one commit and no half of the next: a listing of the directory may show some files
-    of a commit before the others. A commit counts here when all of its files are there.
-    """
-    place = place_of(output)
-    state = CommitLog(place.objects).visible(place.exists)
-    return sorted(place.address(name) for name in state.files)
+    spark: SparkSession
+    where: Where
+    table: LakeTable
+    wanted: Wanted
+    payloads: Mapping[str, Payload]
+    """By topic; under ``""`` the one for all."""
+    keep_value: bool
+    letters_to: tuple[str, ...]
+    compression: str
+    progress: Progress | None
+
+    def export(self) -> tuple[dict[str, int], tuple[str, ...]]:
+        """Send what an earlier run left, then write what is new; return counts and notes."""
+        made_good = 0
+        for left in reversed(range(TRIES)):
+            made_good += self._send_pending()
+            try:
+                planned, counts = self._once()
+                break
+            except ConflictError:
+                if not left:
+                    raise
+        self._send_pending()
+        renamed = {
+            f"the payload's field {old} is the column {new}: the record has a {old} of its own"
+            for payload in self.payloads.values()
+            for old, new in payload.renamed.items()
+        }
+        resent = (
+            (f"sent {made_good} files of dead letters that an earlier run could not",) if made_good else ()
+        )
+        return counts, (*resent, *planned.lost, *sorted(renamed))
+
+    def _once(self) -> tuple[Plan, dict[str, int]]:
+        counts = dict.fromkeys(("records", "files", "bytes", "dead_letters", "replaced_files"), 0)
+        with opened(self.where) as logs:
+            views = logs_of(logs, self.wanted.topics)
+            payloads = self._payloads_of({log.topic for log in views})
+            bare = bool(views) and all(log.topic in payloads for log in views) and not self.keep_value
+            self.table.prepare(list(views), list(payloads.values()), value=not bare)
+            planned = plan(logs, views, self.wanted, self.table)
+        if not planned:
+            return planned, counts
+        run = uuid.uuid4().hex
+        work = Exporting(
+            self.where,
+            self.table.target(run),
+            run,
+            self.wanted.isolation,
+            self.wanted.fail_on_data_loss,
+            self.table.columns,
+            tuple(sorted(payloads.items())),
+            self.keep_value,
+            self.compression,
+            self.table.split,
+        )
+        try:
+            with watched(self.spark, self.progress, "export"):
+                written = spread(self.spark, tasks_of(planned.ranges, slots(self.spark)), work)
+        except Exception:
+            self._discard(run)
+            raise
+        change = Change(
+            run,
+            planned.before,
+            planned.ends,
+            tuple(file for each in written for file in each.files),
+            tuple(letters for each in written for letters in each.letters),
+            self.wanted.dates,
+        )
+        try:
+            counts["replaced_files"] = self.table.commit(change)
+        except ConflictError:
+            self._discard(run)
+            raise
+        counts |= {
+            "records": sum(file.records for file in change.files),
+            "files": len(change.files),
+            "bytes": sum(file.size_bytes for file in change.files),
+            "dead_letters": sum(letters.records for letters in change.letters),
+        }
+        return planned, counts
+
+    def _discard(self, run: str) -> None:
+        with suppress(Exception):  # what stays belongs to no commit
+            self.table.discard(run)
+
+    def _payloads_of(self, topics: set[str]) -> dict[str, Payload]:
+        """The decoding of each topic that has one; dead letters are not decoded again."""
+        found = {}
+        for topic in sorted(topics):
+            general = None if topic.endswith(dead_letters.SUFFIX) else self.payloads.get("")
+            payload = self.payloads.get(topic, general)
+            if payload is not None:
+                found[topic] = payload
+        return found
+
+    # -- dead letters --------------------------------------------------------------------------------
+
+    def _send_pending(self) -> int:
+        """Send the dead letters of commits that did not get to it; return how many files that were.
+
+        Exactly once by the number of the commit: a send that an earlier run had finished changes nothing.
+        """
+        if not self.letters_to:
+            return 0
+        sent = 0
+        for each in self.table.pending():
+            try:
+                self._send(each)
+            except Exception:
+                still = {file for other in self.table.pending() for file in other.files}
+                if still & set(each.files):
+                    raise
+                continue  # another run sent them meanwhile
+            self.table.sent(each)
+            sent += len(each.files)
+        return sent
+
+    def _send(self, letters: Pending) -> None:
+        rows = ReadingLetters(letters.target, letters.files)
+        dead_letters.send(
+            rows.frame(self.spark),
+            path=self.letters_to,
+            topic=letters.topic,
+            source=f"export {letters.topic}",
+            query=letters.query,
+            batch=letters.batch,
+        )
 
 
 def _payloads(schema: str | Mapping[str, str] | None) -> dict[str, Payload]:
@@ -137,9 +277,9 @@ def _payloads(schema: str | Mapping[str, str] | None) -> dict[str, Payload]:
 
 
 def _check_outside(output: str, paths: Sequence[str]) -> None:
-    """Other directories in a log directory stop a Kafka broker, and look like topics to us."""
+    """Refuse an output in a log directory: it would look like a topic, and stop a Kafka broker."""
     place = directory_of(output) if output else None
     for path in paths:
         root = os.path.realpath(path)
         if place is not None and os.path.commonpath([os.path.realpath(place), root]) == root:
-            raise ConfigError(f"output={output}: it lies in the log directory {path}, takes another place")
+            raise ConfigError(f"output={output}: it lies in the log directory {path}; give another place")

@@ -12,6 +12,7 @@ the files' names.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import uuid
@@ -22,33 +23,349 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from py4j.protocol import Py4JError
-from pyspark.errors import ParseException, PySparkException
-from pyspark.sql.types import DataType, StructType
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import functions as sql
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    IntegralType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
 
 from stratalog.config.units import format_bytes
-from stratalog.errors import ConfigError, CorruptionError, InvalidRecordError
-from stratalog.spark.pipelines import dead_letters
+from stratalog.errors import ConfigError, CorruptionError, InvalidRecordError, NotFoundError
+from stratalog.spark.pipelines import admission, dead_letters
 from stratalog.spark.pipelines.admission import BYTES, RECORDS, WHY, Admit, rules_of
-from stratalog.spark.pipelines.commits import Commit, Note
-from stratalog.spark.pipelines.ingest_files import (
-    FORMATS,
-    UNREADABLE,
-    File,
-    Input,
-    explain,
-    find_files,
-    format_of,
-    settings,
-)
-from stratalog.spark.pipelines.ingest_rows import Expressions
-from stratalog.spark.pipelines.jobs import watched
+from stratalog.spark.pipelines.commits import PARTITION, Commit, Note
+from stratalog.spark.pipelines.executors import parallelism, watched
 from stratalog.spark.pipelines.ledger import Ledger, Scope, State
 from stratalog.spark.pipelines.places import Path, paths_of
-from stratalog.spark.pipelines.ranges import parallelism
 from stratalog.spark.pipelines.result import PipelineResult, Progress
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+# -- files -------------------------------------------------------------------------------------------
+#
+# The files of an ingest: which there are, and their rows as a frame with what is needed to tell of bad ones.
+#
+# Files are found by Spark, so whatever it can read can be ingested: local paths, ``s3a://``, ``hdfs://``;
+# names, patterns and directories, which are searched through. Names that begin with ``_`` or ``.`` are
+# passed over: write a file under such a name and rename it when it is complete.
+
+
+FORMATS = ("json", "csv", "parquet")
+BAD, RAW, FILE, START = "__bad", "__raw", "__file", "__start"
+"""Beside the columns of a file: what could not be read, the line, the file, where in it Spark began to
+read."""
+SHOWN = {"_line": RAW, "_file": FILE}
+"""Names under which expressions may use them, where the file has none of the kind."""
+UNREADABLE = {
+    "json": "the line is not a JSON object that fits the schema",
+    "csv": "the line does not fit the columns",
+}
+_EXTENSIONS = {"json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv", "parquet": "parquet"}
+_SUFFIX = re.compile(r"\.(\w+)(?:\.(?:gz|bz2|zst|zstd|lz4|snappy|deflate|xz))?\Z", re.IGNORECASE)
+_GLOB = re.compile(r"([\\*?\[\]{}])")
+
+
+@dataclass(frozen=True, order=True)
+class File:
+    """One file, as Spark lists it. ``url`` is what the ledger and dead letters call it."""
+
+    url: str
+    path: str
+    size_bytes: int
+    modified_ms: int
+
+    def facts(self) -> dict[str, object]:
+        return {"size": self.size_bytes, "modified_ms": self.modified_ms}
+
+
+def find_files(spark: SparkSession, names: Sequence[str]) -> list[File]:
+    """Every file behind these names, sorted; NotFoundError when a name leads nowhere."""
+    if not names:
+        raise ConfigError("no files: name files, patterns or directories")
+    reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+    try:
+        rows = (
+            reader.load(list(names))
+            .select("_metadata.file_path", "path", "length", sql.unix_millis("modificationTime"))
+            .collect()
+        )
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            raise NotFoundError(str(error).partition("] ")[2].partition(" SQLSTATE")[0]) from None
+        raise
+    return sorted({File(*row) for row in rows})
+
+
+def format_of(files: Sequence[File]) -> str:
+    """What the files' names say they are; ConfigError when they say nothing, or not the same."""
+    found = set()
+    for file in files:
+        match = _SUFFIX.search(file.path)
+        kind = _EXTENSIONS.get(match[1].lower()) if match else None
+        if kind is None:
+            raise ConfigError(
+                f"the name of {file.path} does not say what it is; give the format: {', '.join(FORMATS)}"
+            )
+        found.add(kind)
+    if len(found) > 1:
+        raise ConfigError(f"files of more than one kind ({', '.join(sorted(found))}); ingest one at a time")
+    return found.pop()
+
+
+@dataclass(frozen=True)
+class Input:
+    """How files are read. ``options`` are those of Spark's reader for the format."""
+
+    format: str
+    schema: StructType | None
+    options: Mapping[str, str]
+
+    def read(self, spark: SparkSession, files: Sequence[File], *, columns: bool) -> DataFrame:
+        """Their rows, with `BAD`, `RAW`, `FILE` and `START`. ``columns`` False: nobody asks for any of
+        JSON's."""
+        paths = [_GLOB.sub(r"\\\1", file.path) for file in files]
+        if self.format == "json":
+            rows = self._json(spark, paths, columns)
+        elif self.format == "csv":
+            rows = self._csv(spark, paths)
+        else:
+            rows = self._with_place(spark.read.options(**self.options).parquet(*paths), None, None)
+        shown = {name: sql.col(real) for name, real in SHOWN.items() if real in rows.columns}
+        return rows.withColumns({name: at for name, at in shown.items() if name not in rows.columns})
+
+    def _json(self, spark: SparkSession, paths: list[str], columns: bool) -> DataFrame:
+        schema = self.schema or StructType([])
+        if self.schema is None and columns:
+            inferred = spark.read.options(**self.options).option("columnNameOfCorruptRecord", BAD).json(paths)
+            schema = StructType([each for each in inferred.schema.fields if each.name != BAD])
+        told = {**self.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
+        text = {name: self.options[name] for name in ("lineSep", "encoding") if name in self.options}
+        lines = spark.read.options(**text).text(paths)
+        lines = lines.where(sql.length(sql.btrim("value", sql.lit(" \t\r\n"))) > 0)
+        parsed = lines.select(
+            sql.from_json("value", StructType([*schema.fields, StructField(BAD, StringType())]), told).alias(
+                "__row"
+            ),
+            sql.col("value").cast("binary").alias(RAW),
+            sql.col("_metadata.file_path").alias(FILE),
+            sql.col("_metadata.file_block_start").alias(START),
+        )
+        return parsed.select("__row.*", RAW, FILE, START)
+
+    def _csv(self, spark: SparkSession, paths: list[str]) -> DataFrame:
+        said = {"header": "true", **self.options}
+        schema = self.schema or spark.read.options(**said).csv(paths[:1]).schema
+        rows = (
+            spark.read.options(**said)
+            .schema(StructType([*schema.fields, StructField(BAD, StringType())]))
+            .option("mode", "PERMISSIVE")
+            .option("columnNameOfCorruptRecord", BAD)
+            .option("columnPruning", "false")  # else a line is only read as far as columns are asked for
+            .option("enforceSchema", "false")  # columns in another order are an error, not other columns
+            .csv(paths)
+        )
+        return self._with_place(rows, BAD, schema.names)
+
+    def _with_place(self, rows: DataFrame, bad: str | None, names: list[str] | None) -> DataFrame:
+        columns = [sql.col(quoted(name)) for name in (names or rows.columns)]
+        broken = sql.lit(None).cast("string") if bad is None else sql.col(bad)
+        return rows.select(
+            *columns,
+            broken.alias(BAD),
+            broken.cast("binary").alias(RAW),
+            sql.col("_metadata.file_path").alias(FILE),
+            sql.col("_metadata.file_block_start").alias(START),
+        )
+
+
+def explain(reason: str, raw: bytes | None) -> str:
+    """Say more of a line that is no JSON; runs where the line is."""
+    if reason != UNREADABLE["json"] or raw is None:
+        return reason
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        return f"{reason}: {error}"
+    return reason if isinstance(found, dict) else f"{reason}: it is {type(found).__name__}, not an object"
+
+
+def quoted(name: str) -> str:
+    """A column's name for SQL, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+@contextmanager
+def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Have the session's settings say this for a while."""
+    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, was in before.items():
+            if was is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, was)
+
+
+# -- rows --------------------------------------------------------------------------------------------
+#
+# Rows of any frame as records, by SQL expressions; those that give none keep their place and say why.
+
+
+LAST_MS = 253_402_300_799_999
+"""The end of the year 9999: what Spark can say of times."""
+_HEADERS = "array<struct<key: string, value: binary>>"
+
+
+@dataclass(frozen=True)
+class Expressions:
+    """What of a row becomes what of a record, in Spark's SQL."""
+
+    key: str | None = None
+    value: str | None = None
+    timestamp: str | None = None
+    partition: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    allow_null: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if wrong := sorted(self.allow_null - {"key", "value"}):
+            raise ConfigError(f"allow_null: {', '.join(wrong)}, takes key, value or both")
+
+    @property
+    def any(self) -> bool:
+        """Whether columns are asked for at all."""
+        return bool(self.key or self.value or self.timestamp or self.partition or self.headers)
+
+    def apply(self, rows: DataFrame, unreadable: str) -> DataFrame:
+        """The columns `admission.INPUT`; ConfigError names an expression that cannot be.
+
+        Rows may have the columns of `ingest_files`; a frame of the user's has none of them.
+        """
+        inner = (BAD, RAW, FILE, START)
+        own = [name for name in rows.columns if name not in (*inner, *SHOWN)]
+        from_file = FILE in rows.columns
+        raw = sql.col(RAW) if from_file else _none("binary")
+        if own:
+            columns = sql.struct(*(sql.col(quoted(name)) for name in own))
+            whole = sql.to_json(columns, {"ignoreNullFields": "false"})
+            raw = sql.coalesce(raw, whole.cast("binary"))
+        value = raw if self.value is None else self._bytes(rows, "value", self.value)
+        made = rows.select(
+            (_none("binary") if self.key is None else self._bytes(rows, "key", self.key)).alias("key"),
+            value.alias("value"),
+            self._timestamp(rows).alias("timestamp"),
+            self._header_list(rows).alias("headers"),
+            self._partition(rows).alias(PARTITION),
+            (sql.col(BAD) if from_file else _none("string")).alias("bad"),
+            (sql.col(FILE) if from_file else sql.lit("a DataFrame")).alias(admission.WHERE),
+            raw.alias(admission.RAW),
+            (sql.col(START) if from_file else sql.lit(0).cast("bigint")).alias(admission.START),
+        )
+        reason = self._reason(unreadable)
+        made = made.withColumn(admission.REASON, reason)
+        # What a record was made of matters only where none was made.
+        dead = sql.when(sql.col(admission.REASON).isNotNull(), sql.col(admission.RAW))
+        return made.withColumn(admission.RAW, dead).select(*admission.INPUT)
+
+    def _reason(self, unreadable: str) -> Column:
+        reason = sql.when(sql.col("bad").isNotNull(), sql.lit(unreadable))
+        if self.timestamp is not None:
+            told = f"the timestamp's expression {self.timestamp!r} gives no time from 1970 to 9999"
+            reason = reason.when(sql.col("timestamp").isNull(), sql.lit(told))
+        for name, said in (("key", self.key), ("value", self.value)):
+            if said is not None and name not in self.allow_null:
+                told = f"the {name}'s expression {said!r} gives null"
+                reason = reason.when(sql.col(name).isNull(), sql.lit(told))
+        return reason
+
+    def _bytes(self, rows: DataFrame, what: str, text: str) -> Column:
+        """A value as the serializers of its type would: text as UTF-8, anything with parts as JSON."""
+        kind = _type_of(rows, what, text)
+        found = sql.expr(text)
+        if isinstance(kind, BinaryType):
+            return found
+        if isinstance(kind, (StructType, ArrayType, MapType, VariantType)):
+            found = sql.to_json(found)
+        return found.cast("string").cast("binary")
+
+    def _timestamp(self, rows: DataFrame) -> Column:
+        if self.timestamp is None:
+            return _none("timestamp")
+        kind, found = _type_of(rows, "timestamp", self.timestamp), sql.expr(self.timestamp)
+        if isinstance(kind, IntegralType):
+            found = found.cast("bigint")
+            return sql.when(found.between(0, LAST_MS), sql.timestamp_millis(found))
+        if not isinstance(kind, (TimestampType, TimestampNTZType, DateType, StringType, NullType)):
+            raise ConfigError(
+                f"timestamp: the expression {self.timestamp!r} gives {kind.simpleString()}, takes a"
+                " timestamp, a date, ISO text or whole epoch milliseconds"
+            )
+        found = found.cast("timestamp")
+        return sql.when(found.between(sql.timestamp_millis(sql.lit(0)), _last()), found)
+
+    def _partition(self, rows: DataFrame) -> Column:
+        if self.partition is None:
+            return _none("int")
+        kind = _type_of(rows, "partition", self.partition)
+        if not isinstance(kind, (IntegralType, NullType)):
+            raise ConfigError(
+                f"partition: the expression {self.partition!r} gives {kind.simpleString()}, takes a whole"
+                " number"
+            )
+        # One that is no int must stay a wrong one.
+        wide = sql.expr(self.partition).cast("bigint")
+        return sql.when(wide.between(0, 2**31 - 1), wide.cast("int")).when(wide.isNotNull(), sql.lit(-1))
+
+    def _header_list(self, rows: DataFrame) -> Column:
+        if not self.headers:
+            return _none(_HEADERS)
+        pairs = [
+            sql.struct(sql.lit(name).alias("key"), self._bytes(rows, f"header {name!r}", text).alias("value"))
+            for name, text in self.headers.items()
+        ]
+        return sql.array(*pairs).cast(_HEADERS)
+
+
+def _type_of(rows: DataFrame, what: str, text: str) -> DataType:
+    try:
+        return rows.select(sql.expr(text).alias("it")).schema["it"].dataType
+    except (AnalysisException, ParseException) as error:
+        first = str(error).strip().partition("\n")[0]
+        names = [name for name in rows.columns if not name.startswith("__")]
+        raise ConfigError(
+            f"{what}: the expression {text!r} cannot be: {first[:300]}; there are the columns"
+            f" {', '.join(names[:40]) or 'none'}"
+        ) from None
+
+
+def _none(kind: str) -> Column:
+    return sql.lit(None).cast(kind)
+
+
+def _last() -> Column:
+    return sql.timestamp_millis(sql.lit(LAST_MS))
+
+
+# -- the pipeline ------------------------------------------------------------------------------------
+
 
 Changed = Literal["report", "ingest", "skip"]
 CHANGED = ("report", "ingest", "skip")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from stratalog.archive.objects import absolute_url
 from stratalog.errors import ConfigError
+from stratalog.fs import RealFileSystem
+from stratalog.store.paths import path_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
@@ -19,7 +21,7 @@ Path = str | Sequence[str] | None
 def paths_of(path: Path) -> tuple[str, ...]:
     """The directories, absolute: executors have a working directory of their own."""
     given = (path,) if isinstance(path, str) else tuple(path or ())
-    return tuple(os.path.abspath(each) for each in given)
+    return tuple(path_of(RealFileSystem(), each) for each in given)
 
 
 def place_options(path: Path, archive: str | None = None) -> dict[str, str]:
@@ -31,7 +33,7 @@ def place_options(path: Path, archive: str | None = None) -> dict[str, str]:
     if paths:
         options["paths"] = json.dumps(paths)
     if archive:
-        options["archive"] = archive
+        options["archive"] = absolute_url(archive)
     return options
 
 

@@ -7,21 +7,35 @@ until it is asked for ``again``. Records of a partition stay in their order.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sql
+from pyspark.sql.types import StructType
 
-from stratalog.config.units import format_time
-from stratalog.errors import ConfigError
+from stratalog.config.units import format_time, parse_time
+from stratalog.errors import ConfigError, CorruptionError, InvalidArgumentError, NotFoundError
 from stratalog.log.reader import Isolation
+from stratalog.spark.logs import opened
+from stratalog.spark.offsets import (
+    Offsets,
+    Pair,
+    format_offsets,
+    parse_offsets,
+    parse_offsets_option,
+    resolve,
+)
+from stratalog.spark.options import Subscription
 from stratalog.spark.pipelines import dead_letters
 from stratalog.spark.pipelines.admission import (
     BYTES,
@@ -35,24 +49,300 @@ from stratalog.spark.pipelines.admission import (
     rules_of,
 )
 from stratalog.spark.pipelines.commits import PARTITION, Commit, Tally
-from stratalog.spark.pipelines.jobs import watched
+from stratalog.spark.pipelines.executors import watched, where_of
 from stratalog.spark.pipelines.ledger import TOPIC, Ledger, Scope, State
-from stratalog.spark.pipelines.places import Path, paths_of
-from stratalog.spark.pipelines.replay_plan import Moment, Plan, moment_ms, parts_of, said_of
-from stratalog.spark.pipelines.replay_sources import (
-    KEYED,
-    PLACE,
-    RECORD,
-    Asked,
-    LogSource,
-    ParquetSource,
-    Source,
-    WholeOffsets,
-)
+from stratalog.spark.pipelines.places import Path, paths_of, place_options
 from stratalog.spark.pipelines.result import PipelineResult, Progress
+from stratalog.spark.schema import HEADERS, SPARK_SCHEMA_WITH_HEADERS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+# -- what is replayed --------------------------------------------------------------------------------
+#
+# What a replay takes: offsets of partitions, pinned once, in as many parts as it has commits.
+#
+# Pure values. A plan is kept in the ledger with the first part, so that a run that goes on takes the very
+# same records, whatever was appended meanwhile.
+
+
+Moment = str | int | dt.datetime | None
+"""``2026-01-01T12:00:00Z``, ``-10m``, epoch milliseconds, or a datetime; without a zone it is UTC."""
+_UTC_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def moment_ms(given: Moment, what: str, now_ms: int) -> int | None:
+    """A moment in epoch milliseconds; ConfigError names the argument that is none."""
+    if isinstance(given, dt.datetime):
+        zoned = given if given.tzinfo is not None else given.replace(tzinfo=dt.UTC)
+        return (zoned - _UTC_EPOCH) // dt.timedelta(milliseconds=1)
+    if given is None:
+        return None
+    try:
+        return parse_time(str(given), now_ms)
+    except InvalidArgumentError as error:
+        raise ConfigError(f"{what}: {error}") from None
+
+
+class Extent(NamedTuple):
+    """Offsets [start, end) of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    def part(self, number: int, parts: int) -> Extent:
+        """One of so many parts, which together are the whole."""
+        length = self.end - self.start
+        first, last = self.start + length * number // parts, self.start + length * (number + 1) // parts
+        return self._replace(start=first, end=last)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All of a replay."""
+
+    extents: tuple[Extent, ...]
+    since_ms: int | None = None
+    until_ms: int | None = None
+    parts: int = 1
+    generation: int = 0
+    """How often the same was replayed anew before."""
+
+    def part(self, number: int) -> list[Extent]:
+        """What of the partitions a part takes; nothing of some, or of any."""
+        cut = (each.part(number, self.parts) for each in self.extents)
+        return [each for each in cut if each.start < each.end]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "extents": [list(each) for each in self.extents],
+            "since_ms": self.since_ms,
+            "until_ms": self.until_ms,
+            "parts": self.parts,
+            "generation": self.generation,
+        }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any], where: str) -> Plan:
+        try:
+            return cls(
+                tuple(Extent(str(t), int(p), int(s), int(e)) for t, p, s, e in told["extents"]),
+                told["since_ms"],
+                told["until_ms"],
+                int(told["parts"]),
+                int(told["generation"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptionError(f"not the plan of a replay: {error!r}", path=where) from None
+
+
+def parts_of(extents: Sequence[Extent], most: int) -> int:
+    """Into how many parts of about ``most`` offsets these are cut."""
+    return max(1, -(-sum(each.end - each.start for each in extents) // most))
+
+
+def said_of(extents: Sequence[Extent]) -> Iterator[str]:
+    """For people."""
+    for each in extents:
+        yield f"{each.topic}-{each.partition} {each.start} to {each.end - 1}"
+
+
+# -- where from --------------------------------------------------------------------------------------
+#
+# Where a replay reads: a log, an archive, both as one; or Parquet, as ``export`` writes it.
+#
+# A source pins what there is (`extents`) and gives the rows of such extents: ``topic``, ``partition`` and
+# ``offset`` always, and what else of a record is asked for. Changes nothing.
+
+
+PLACE = ("topic", "partition", "offset")
+KEYED = (*PLACE, "key", "timestamp")
+RECORD = (*KEYED, "value", "headers")
+WholeOffsets = str | Mapping[str, Mapping[str, int]] | None
+"""As the source's options have them: ``earliest``, ``latest``, or offsets by topic and partition."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which records. Times are of records, [since, until), whatever their order."""
+
+    topics: tuple[str, ...] = ()
+    starting: WholeOffsets = None
+    ending: WholeOffsets = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+
+class Source(Protocol):
+    """Something to replay from."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether rows come in the order of their offsets, a partition after the other."""
+
+    def extents(self, spark: SparkSession, asked: Asked) -> list[Extent]: ...
+
+    def rows(
+        self, spark: SparkSession, extents: Sequence[Extent], asked: Asked, names: Sequence[str]
+    ) -> DataFrame: ...
+
+
+@dataclass(frozen=True)
+class LogSource:
+    """Log directories, an archive, or both as one log."""
+
+    path: Path
+    archive: str | None
+    isolation: Isolation
+    fail_on_data_loss: bool
+    ordered: bool = True
+
+    def extents(self, spark: SparkSession, asked: Asked) -> list[Extent]:
+        """Offsets that there are now; with times, only as far as records of such times are."""
+        if not asked.topics:
+            raise ConfigError("topics: say which to replay")
+        first = parse_offsets_option("starting_offsets", _text(asked.starting, "earliest"))
+        last = parse_offsets_option("ending_offsets", _text(asked.ending, "latest"))
+        now_ms = time.time_ns() // 1_000_000
+        with opened(where_of(self.path, self.archive)) as logs:
+            pairs = logs.choose(Subscription(topics=asked.topics))
+            starts = resolve(first, logs, pairs, isolation=self.isolation, now_ms=now_ms)
+            ends = resolve(last, logs, pairs, isolation=self.isolation, now_ms=now_ms)
+            if asked.since_ms is not None:
+                for pair in pairs:
+                    found = logs.offset_for_time(*pair, asked.since_ms, self.isolation)
+                    starts[pair] = ends[pair] if found is None else max(starts[pair], found)
+        made = [Extent(*pair, starts[pair], ends[pair]) for pair in pairs if starts[pair] < ends[pair]]
+        if asked.until_ms is None or not made:
+            return made
+        return _spanned(self.rows(spark, made, asked, (*PLACE, "timestamp")))
+
+    def rows(
+        self, spark: SparkSession, extents: Sequence[Extent], asked: Asked, names: Sequence[str]
+    ) -> DataFrame:
+        pairs: dict[str, list[int]] = {}
+        for each in extents:
+            pairs.setdefault(each.topic, []).append(each.partition)
+        starts: Offsets = {(each.topic, each.partition): each.start for each in extents}
+        ends: Offsets = {(each.topic, each.partition): each.end for each in extents}
+        told = {
+            **place_options(self.path, self.archive),
+            "assign": json.dumps(pairs),
+            "startingOffsets": json.dumps(format_offsets(starts)),
+            "endingOffsets": json.dumps(format_offsets(ends)),
+            "isolationLevel": self.isolation,
+            "failOnDataLoss": str(self.fail_on_data_loss).lower(),
+        }
+        fields = {field.name: field for field in SPARK_SCHEMA_WITH_HEADERS.fields}
+        schema = StructType([fields[name] for name in names])
+        return _in_time(spark.read.format("stratalog").options(**told).schema(schema).load(), asked)
+
+
+@dataclass(frozen=True)
+class ParquetSource:
+    """Parquet with the columns of records. Of a Delta table the files of its newest version are read."""
+
+    parquet: str
+    ordered: bool = False
+
+    def extents(self, spark: SparkSession, asked: Asked) -> list[Extent]:
+        rows = _in_time(self._read(spark, (*PLACE, "timestamp")), asked)
+        if asked.topics:
+            rows = rows.where(sql.col("topic").isin(*asked.topics))
+        starts, ends = _bounds("starting_offsets", asked.starting), _bounds("ending_offsets", asked.ending)
+        made = []
+        for each in _spanned(rows):
+            pair = (each.topic, each.partition)
+            start, end = max(each.start, starts.get(pair, 0)), min(each.end, ends.get(pair, each.end))
+            if start < end:
+                made.append(each._replace(start=start, end=end))
+        return made
+
+    def rows(
+        self, spark: SparkSession, extents: Sequence[Extent], asked: Asked, names: Sequence[str]
+    ) -> DataFrame:
+        windows = spark.createDataFrame(
+            [tuple(each) for each in extents], "topic string, partition int, __start bigint, __end bigint"
+        )
+        rows = _in_time(self._read(spark, names), asked).where(
+            sql.col("topic").isin(*{each.topic for each in extents})
+            & sql.col("offset").between(
+                min(each.start for each in extents), max(each.end for each in extents) - 1
+            )
+        )
+        inside = (sql.col("offset") >= sql.col("__start")) & (sql.col("offset") < sql.col("__end"))
+        return rows.join(sql.broadcast(windows), ["topic", "partition"]).where(inside).select(*names)
+
+    def _read(self, spark: SparkSession, names: Sequence[str]) -> DataFrame:
+        local = self.parquet.removeprefix("file://")
+        try:
+            if os.path.isdir(os.path.join(local, "_delta_log")):
+                from stratalog.spark.pipelines.lake.delta import committed_files
+
+                files = committed_files(local)
+                if not files:
+                    raise NotFoundError(f"{self.parquet}: nothing has been exported there")
+                found = spark.read.option("basePath", local).parquet(*files)
+            else:
+                found = spark.read.parquet(self.parquet)
+        except AnalysisException as error:
+            line = str(error).strip().partition("\n")[0]
+            raise NotFoundError(f"parquet: {line[:500]}") from None
+        missing = [name for name in (*PLACE, *names) if name not in found.columns and name != HEADERS.name]
+        if missing:
+            how = "; export it with keep_value" if "value" in missing else ""
+            raise ConfigError(
+                f"parquet: {self.parquet} has no column {', '.join(dict.fromkeys(missing))}, takes the"
+                f" columns that export writes{how}"
+            )
+        return found.select(*(_cast(found, name).alias(name) for name in dict.fromkeys((*PLACE, *names))))
+
+
+def _cast(found: DataFrame, name: str) -> Column:
+    kind = {field.name: field.dataType for field in SPARK_SCHEMA_WITH_HEADERS.fields}[name]
+    there = sql.col(name) if name in found.columns else sql.lit(None)
+    return there.cast(kind)
+
+
+def _spanned(rows: DataFrame) -> list[Extent]:
+    """The extents that hold these rows."""
+    found = rows.groupBy("topic", "partition").agg(sql.min("offset"), sql.max("offset") + 1).collect()
+    return sorted(Extent(*row) for row in found)
+
+
+def _in_time(rows: DataFrame, asked: Asked) -> DataFrame:
+    if asked.since_ms is not None:
+        rows = rows.where(sql.col("timestamp") >= sql.timestamp_millis(sql.lit(asked.since_ms)))
+    if asked.until_ms is not None:
+        rows = rows.where(sql.col("timestamp") < sql.timestamp_millis(sql.lit(asked.until_ms)))
+    return rows
+
+
+def _text(given: WholeOffsets, default: str) -> str:
+    if given is None:
+        return default
+    return given if isinstance(given, str) else json.dumps(given)
+
+
+def _bounds(what: str, given: WholeOffsets) -> dict[Pair, int]:
+    """Offsets that were named; earliest and latest bound nothing."""
+    text = _text(given, "earliest").strip()
+    if text.lower() in ("earliest", "latest"):
+        return {}
+    try:
+        told = parse_offsets(json.loads(text))
+    except ValueError as error:
+        raise ConfigError(
+            f'{what}: {text!r} cannot be read ({error}), takes JSON {{"topic": {{"0": 23}}}} for Parquet'
+        ) from None
+    return {pair: offset for pair, offset in told.items() if offset >= 0}
+
+
+# -- the pipeline ------------------------------------------------------------------------------------
+
 
 BATCH_RECORDS = 5_000_000
 BROADCAST_ROWS = 1_000_000

@@ -18,15 +18,14 @@ from stratalog.log.cold import ArchivedSegment
 from stratalog.log.damage import Damage
 from stratalog.log.reader import LogView
 from stratalog.log.segment import Segment
-from stratalog.log.verify import VerifyReport, check_segments, check_snapshots, check_standing_still
+from stratalog.log.verify import VerifyReport, check_files, check_segments, check_standing_still
 from stratalog.log.verify_segment import CheckedSegment, check_segment
 from stratalog.spark.logs import Logs, opened
 from stratalog.spark.offsets import Pair
 from stratalog.spark.options import Subscription, Where, parse_options
-from stratalog.spark.pipelines.jobs import watched
+from stratalog.spark.pipelines.executors import slots, spread, watched
 from stratalog.spark.pipelines.places import Path, place_options, subscription
 from stratalog.spark.pipelines.result import PipelineResult, Progress
-from stratalog.spark.pipelines.spread import slots, spread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -285,5 +284,5 @@ class CheckingPartitions:
             len(segments),
             sum(each.segment.size for each in segments),
             sum(each.records for each in segments),
-            (*(damage for each in segments for damage in each.damages), *check_snapshots(view)),
+            (*(damage for each in segments for damage in each.damages), *check_files(view)),
         )

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from stratalog.config import topic_config
-from stratalog.errors import StoreLockedError
+from stratalog.errors import InvalidArgumentError, StoreLockedError, TopicExistsError
 from stratalog.format.metadata import id_to_text, new_id
 from stratalog.fs import FileSystem
 from stratalog.store import logdir
@@ -21,9 +21,9 @@ from stratalog.store.catalog import NO_POLICY
 from stratalog.store.copies.copying import copy_partition, make_builder
 from stratalog.store.copies.kafka_metadata import read_topics
 from stratalog.store.copies.landing import Target, landing
-from stratalog.store.copies.parts import Paths, path_list
 from stratalog.store.copies.reports import ImportReport, Meter, PartitionCopy, Progress
 from stratalog.store.copies.source import Source, open_source
+from stratalog.store.paths import Paths, path_list
 
 
 def adopt(
@@ -43,11 +43,18 @@ def adopt(
     """
     wanted = name or topic
     with ExitStack() as stack:
-        land = stack.enter_context(landing(target, fs))
-        paths = path_list(kafka_log_dir)
+        land = stack.enter_context(landing(target, fs, only_looks=dry_run))
+        paths = path_list(land.context.fs, kafka_log_dir)
+        own = next((path for path in paths if path in land.paths), None)
+        if own is not None:
+            raise InvalidArgumentError(
+                f"{own} is the store itself, its topics are here already; give a broker's log directories"
+            )
         origin = stack.enter_context(open_source(paths, fs=land.context.fs, clock=land.context.clock))
         refuse_running(land.context.fs, paths)
         parts = origin.complete(topic)
+        if wanted in land.topics:
+            raise TopicExistsError(f"topic {wanted} already exists")
         found, notes = _kafka_settings(origin, topic)
         overrides, left = land.settings({**NO_POLICY, **found}, settings)
         notes += left
@@ -65,10 +72,8 @@ def adopt(
         staged = stack.enter_context(land.staging(wanted, len(parts)))
         builders, copies = [], []
         for part, directory in zip(parts, staged, strict=True):
-            builder = make_builder(part, directory, meter, topic=wanted, config=config)
-            copy = copy_partition(
-                part, builder, lambda each: each.end_offset, meter, topic_id=topic_id, anew=True
-            )
+            builder = make_builder(part, directory, meter, topic_id=topic_id, topic=wanted, config=config)
+            copy = copy_partition(part, builder, lambda each: each.end_offset, meter, anew=True)
             copies.append(replace(copy, topic=wanted))
             builders.append(builder)
         land.take_in(wanted, topic_id, overrides, copies, builders)
@@ -95,6 +100,6 @@ def _kafka_settings(origin: Source, topic: str) -> tuple[dict[str, str], list[st
             return dict(topics[topic].config), []
     note = (
         "no metadata log of the cluster in the directories given: the topic keeps everything until its"
-        " settings are told (settings=…, or alter_topic)"
+        " settings are told"
     )
     return {}, [note]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from stratalog.archive import Archive, ArchiveOptions, Manifest, open_archive
 from stratalog.config import BrokerConfig, TopicConfig
@@ -68,6 +68,9 @@ class ArchivedPartition:
 
     def leader_epochs(self) -> list[tuple[int, int]]:
         return [] if self._manifest is None else list(self._manifest.leader_epochs)
+
+    def at_rest(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def look(self) -> None:
         self._manifest = found = self._archive.manifest(refresh=True)

@@ -17,7 +17,9 @@ from stratalog import kernel
 from stratalog.config import TopicConfig
 from stratalog.errors import FormatError, StorageError
 from stratalog.format import checkpoints, metadata, producer_snapshot
+from stratalog.format import seal as seals
 from stratalog.format import tail as tails
+from stratalog.format.identity import PartitionId
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log import names
 from stratalog.log.context import LogContext
@@ -67,6 +69,8 @@ class PartitionBuilder:
         partition: int,
         config: TopicConfig,
         meter: Meter,
+        *,
+        topic_id: uuid.UUID,
     ) -> None:
         self.context = context
         self.directory = directory
@@ -80,7 +84,16 @@ class PartitionBuilder:
         self._counts = _Counts()
         self._snapshots: list[int] = []
         self._last: _Last | None = None
+        self._topic_id = topic_id
+        self._owner = PartitionId(topic_id.bytes, partition)
         self._fs.make_dir(directory)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Name the topic first: the seals that are written here name it too."""
+        self._fs.write_atomic(
+            f"{self.directory}/{names.PARTITION_METADATA}", metadata.pack_partition_metadata(self._topic_id)
+        )
 
     def path(self, base_offset: int, kind: Kind) -> str:
         return f"{self.directory}/{file_name(base_offset, kind)}"
@@ -97,6 +110,7 @@ class PartitionBuilder:
         self._snapshots.clear()
         self._counts = _Counts()
         self._last = None
+        self._begin()
 
     # -- segments ------------------------------------------------------------------------------------
 
@@ -105,7 +119,8 @@ class PartitionBuilder:
         made: list[str] = []
         try:
             for kind, path in files.items():
-                self._fs.link(path, self.path(segment.base_offset, kind))
+                if kind != names.SEAL or not self._write_seal(path, segment.base_offset):
+                    self._fs.link(path, self.path(segment.base_offset, kind))
                 made.append(self.path(segment.base_offset, kind))
         except StorageError:
             # Another filesystem, or one without links.
@@ -124,7 +139,7 @@ class PartitionBuilder:
         for kind, path in files.items():
             if kind == names.LOG:
                 crc = self._copy_file(path, self.path(segment.base_offset, kind), segment.size, metered=True)
-            else:
+            elif kind != names.SEAL or not self._write_seal(path, segment.base_offset):
                 with suppress(FileNotFoundError):  # derived data may be replaced meanwhile
                     self._copy_file(path, self.path(segment.base_offset, kind), None, metered=False)
         try:
@@ -140,13 +155,28 @@ class PartitionBuilder:
         self._add(segment.base_offset, segment.size, next_offset)
         self._counts.copied_bytes += segment.size
 
+    def _write_seal(self, source: str, base_offset: int) -> bool:
+        """Write a seal that says the same of the copy; False when there is no sound one."""
+        try:
+            seal = seals.parse(self._fs.read_file(source))
+        except (FileNotFoundError, FormatError):
+            return False
+        seal = replace(seal, owner=self._owner, base_offset=base_offset)
+        self._fs.write_file(self.path(base_offset, "seal"), seals.pack(seal), sync=True)
+        return True
+
     def write(self, segment: Segment, cut: int, *, whole: bool) -> None:
         """Write the batches of ``segment`` below ``cut`` anew, each checked, and derive what belongs to them.
 
         ``whole``: the segment ends there and has a successor. Else it is the last, and may become the active.
         """
         base = segment.base_offset
-        made = Sidecars(base, self._config.index_interval_bytes, keyed=self._config.key_index_enable)
+        made = Sidecars(
+            base,
+            self._config.index_interval_bytes,
+            keyed=self._config.key_index_enable,
+            owner=self._owner,
+        )
         path, size = self.path(base, "log"), 0
         with self._fs.open(path, "x") as file:
             for data, scan in pieces_before(segment, cut):
@@ -155,7 +185,7 @@ class PartitionBuilder:
                 size += len(data)
                 self._meter.done(len(data))
             file.sync()
-        if not size:
+        if not size and (self.segments or not whole):
             self._fs.remove(path)
             return
         self._keep_time(segment.path(), path)
@@ -259,7 +289,6 @@ class PartitionBuilder:
         *,
         end: int,
         log_start_offset: int,
-        topic_id: uuid.UUID,
         leader_epochs: Iterable[tuple[int, int]],
     ) -> PartitionCopy:
         """The active segment, the producers' state at its end, the tail and the rest; durable on return."""
@@ -285,9 +314,6 @@ class PartitionBuilder:
         self._fs.write_atomic(
             f"{self.directory}/{names.LEADER_EPOCH_CHECKPOINT}", checkpoints.pack_leader_epochs(epochs)
         )
-        self._fs.write_atomic(
-            f"{self.directory}/{names.PARTITION_METADATA}", metadata.pack_partition_metadata(topic_id)
-        )
         self._write_tail(active, end, producers=len(state) > 0)
         self._fs.sync_dir(self.directory)
         oldest = self.segments[0].max_timestamp() if self.segments[0].size else None
@@ -312,7 +338,7 @@ class PartitionBuilder:
         flags = tails.CLEAN | (tails.PRODUCERS if producers else 0)
         if self._config.flush_messages != 1:
             flags |= tails.READ_PAST_HIGH_WATERMARK
-        file = TailFile(self.context, self.directory, None)
+        file = TailFile(self.context, self.directory, self.partition, None)
         file.write(active.base_offset, active.size, end, end, flags=flags)
         file.sync()
         self.context.handles.forget(file.path)

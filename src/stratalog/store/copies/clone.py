@@ -22,7 +22,7 @@ from stratalog.errors import InvalidArgumentError, OffsetOutOfRangeError
 from stratalog.format.metadata import id_to_text, new_id
 from stratalog.format.settings import TopicSettings
 from stratalog.fs import FileSystem
-from stratalog.log import door
+from stratalog.log import produce
 from stratalog.log.context import Clock
 from stratalog.log.recovery import OpenAs, open_partition
 from stratalog.log.segment import Segment
@@ -31,11 +31,12 @@ from stratalog.store.copies.archived import open_archive_source
 from stratalog.store.copies.building import FOR_EVER_MS, would_expire
 from stratalog.store.copies.copying import copy_partition, make_builder
 from stratalog.store.copies.cutting import Moment, end_at_time
-from stratalog.store.copies.parts import Origin, Part, Paths, path_list
+from stratalog.store.copies.parts import Origin, Part
 from stratalog.store.copies.registry import CopyEntry, remember
 from stratalog.store.copies.reports import CloneReport, Meter, PartitionCopy, Progress, RestoreReport
 from stratalog.store.copies.source import open_source, settle
 from stratalog.store.copies.target import NewStore, check_target, new_store
+from stratalog.store.paths import Paths, path_of
 from stratalog.store.store import Store
 
 OpenTransactions = Literal["keep", "abort"]
@@ -57,10 +58,10 @@ def clone(
     sealed segments are the very files of the source, which both only ever replace; a program that writes
     into them must not be let loose on either (to hand a topic to a Kafka broker there is `graduate`).
     """
-    target = path_list(target)[0]
     settle(source, fs)
     with open_source(source, config, fs=fs, clock=clock) as origin:
         parts = origin.partitions(topics)
+        target = path_of(origin.context.fs, target, "directory for the copy")
         check_target(origin.context.fs, target)
         entry = _entry("clone", origin, target, parts)
         notes = _remember(origin, entry)
@@ -100,7 +101,6 @@ def restore(
     marker at the end of the copy, as a database rolls back what was in flight. A topic whose
     ``retention.ms`` would delete records of the copy at once gets -1 instead, unless ``keep_retention``.
     """
-    target = path_list(target)[0]
     if (source is None) == (archive is None):
         raise InvalidArgumentError("restore from a store or from archive=…: one of the two")
     if to_time is None and to_offsets is None and archive is None:
@@ -116,6 +116,7 @@ def restore(
     with opened as origin:
         parts = origin.partitions(topics)
         offsets = _check_offsets(parts, to_offsets or {})
+        target = path_of(origin.context.fs, target, "directory for the copy")
         check_target(origin.context.fs, target)
         entry = _entry("restore", origin, target, parts)
         notes = _remember(origin, entry)
@@ -141,10 +142,9 @@ def _local(part: Part) -> list[Segment]:
 
 
 def _clone_one(part: Part, made: NewStore, topic_id: uuid.UUID, meter: Meter) -> PartitionCopy:
-    builder = make_builder(part, made.partition_dir(part.topic, part.partition), meter)
-    copy = copy_partition(
-        part, builder, lambda each: each.end_offset, meter, topic_id=topic_id, archived=False
-    )
+    directory = made.partition_dir(part.topic, part.partition)
+    builder = make_builder(part, directory, meter, topic_id=topic_id)
+    copy = copy_partition(part, builder, lambda each: each.end_offset, meter, archived=False)
     if copy.log_start_offset > part.log_start_offset:
         note = (
             f"offsets {part.log_start_offset} to {copy.log_start_offset - 1} are only in the archive and"
@@ -174,8 +174,9 @@ def _restore_one(
         moments.append(moment)
         return moment.offset
 
-    builder = make_builder(part, made.partition_dir(part.topic, part.partition), meter)
-    copy = copy_partition(part, builder, cut_at, meter, topic_id=topic_id)
+    directory = made.partition_dir(part.topic, part.partition)
+    builder = make_builder(part, directory, meter, topic_id=topic_id)
+    copy = copy_partition(part, builder, cut_at, meter)
     moment = moments[-1]
     notes = list(copy.notes)
     if moment.late_from_offset is not None:
@@ -215,8 +216,7 @@ def _check_offsets(
 
 def _entry(kind: str, origin: Origin, target: str, parts: Sequence[Part]) -> CopyEntry:
     names = tuple(sorted({part.topic for part in parts}))
-    where = os.path.abspath(target)
-    return CopyEntry(id_to_text(new_id()), kind, where, origin.context.clock.now_ms(), names)
+    return CopyEntry(id_to_text(new_id()), kind, target, origin.context.clock.now_ms(), names)
 
 
 def _remember(origin: Origin, entry: CopyEntry) -> list[str]:
@@ -263,7 +263,7 @@ def _abort_open(part: Part, directory: str, copy: PartitionCopy) -> PartitionCop
     try:
         epochs = {entry.producer_id: entry.producer_epoch for entry in state.producers.to_entries()}
         for producer_id, _ in copy.open_transactions:
-            door.append_marker(
+            produce.append_marker(
                 writer, "abort", producer_id=producer_id, producer_epoch=epochs[producer_id], sync=True
             )
     finally:

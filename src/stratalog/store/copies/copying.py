@@ -10,8 +10,10 @@ import uuid
 from dataclasses import replace
 
 from stratalog.config import TopicConfig
-from stratalog.errors import StorageError
+from stratalog.errors import CorruptionError, StorageError
 from stratalog.log.cold import ArchivedSegment
+from stratalog.log.gaps import check_complete
+from stratalog.log.listing import UnsettledError
 from stratalog.store.copies.building import PartitionBuilder
 from stratalog.store.copies.parts import CutAt, Part, names_of
 from stratalog.store.copies.reports import Meter, PartitionCopy
@@ -24,12 +26,19 @@ def make_builder(
     directory: str,
     meter: Meter,
     *,
+    topic_id: uuid.UUID,
     topic: str | None = None,
     config: TopicConfig | None = None,
 ) -> PartitionBuilder:
     """A builder for a copy of this partition, with its own settings or others."""
     return PartitionBuilder(
-        part.context, directory, topic or part.topic, part.partition, config or part.config, meter
+        part.context,
+        directory,
+        topic or part.topic,
+        part.partition,
+        config or part.config,
+        meter,
+        topic_id=topic_id,
     )
 
 
@@ -39,7 +48,6 @@ def copy_partition(
     cut_at: CutAt,
     meter: Meter,
     *,
-    topic_id: uuid.UUID,
     archived: bool = True,
     anew: bool = False,
 ) -> PartitionCopy:
@@ -50,33 +58,44 @@ def copy_partition(
     """
     done_before = meter.done_bytes
     for attempt in range(COPY_TRIES):
-        if attempt:
-            builder.start_over()
-            meter.back_to(done_before)
-            part.look()
-        try:
-            cut = cut_at(part)
-            used = _copy_segments(part, builder, cut, archived=archived, anew=anew)
-            if not part.unchanged(used):
+        with part.at_rest():
+            try:
+                if attempt:
+                    builder.start_over()
+                    meter.back_to(done_before)
+                    part.look()
+                cut = cut_at(part)
+                used = _copy_segments(part, builder, cut, archived=archived, anew=anew)
+                if not part.unchanged(used):
+                    continue
+                _take_snapshots(part, builder, cut)
+                made = builder.finish(
+                    end=cut,
+                    log_start_offset=part.log_start_offset,
+                    leader_epochs=part.leader_epochs(),
+                )
+            except (FileNotFoundError, UnsettledError):
                 continue
-            _take_snapshots(part, builder, cut)
-            made = builder.finish(
-                end=cut,
-                log_start_offset=part.log_start_offset,
-                topic_id=topic_id,
-                leader_epochs=part.leader_epochs(),
+            return replace(
+                made,
+                log_start_offset=min(max(part.log_start_offset, builder.segments[0].base_offset), cut),
+                source_end_offset=part.end_offset,
             )
-        except FileNotFoundError:
-            continue
-        return replace(
-            made,
-            log_start_offset=min(max(part.log_start_offset, builder.segments[0].base_offset), cut),
-            source_end_offset=part.end_offset,
-        )
     raise StorageError(
         f"{part.topic}-{part.partition}: its segments were replaced or removed {COPY_TRIES} times while they"
-        " were copied; try again when the janitor rests"
+        " were copied; try again when no cleanup is running"
     )
+
+
+def check_part(part: Part, start: int, end: int) -> None:
+    """Raise CorruptionError if any of [start, end) is missing, FileNotFoundError if the source changed."""
+    try:
+        check_complete(part.segments, start, end)
+    except CorruptionError as error:
+        files = [name for files in part.directory_files.values() for name in names_of(files).values()]
+        if part.unchanged(files):
+            raise
+        raise FileNotFoundError(part.directory) from error
 
 
 def _take_snapshots(part: Part, builder: PartitionBuilder, cut: int) -> None:
@@ -99,6 +118,7 @@ def _copy_segments(
     """Take every segment below ``cut``; returns the names that must still mean the same afterwards."""
     used: list[str] = []
     segments, start = part.segments, part.log_start_offset
+    check_part(part, start, cut)
     for at, segment in enumerate(segments):
         if segment.base_offset >= cut:
             break

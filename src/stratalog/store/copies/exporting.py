@@ -20,16 +20,18 @@ from stratalog.format.metadata import id_to_text, new_id
 from stratalog.fs import FileSystem
 from stratalog.kernel import crc32c
 from stratalog.log.context import Clock
+from stratalog.log.listing import UnsettledError
 from stratalog.log.names import Kind, file_name
 from stratalog.log.segment import Segment
 from stratalog.store.copies import container
 from stratalog.store.copies.building import COPY_BYTES
 from stratalog.store.copies.container import Manifest, Member, PartitionEntry, SegmentEntry
+from stratalog.store.copies.copying import check_part
 from stratalog.store.copies.cutting import pieces_before, written_ms
-from stratalog.store.copies.parts import Paths
 from stratalog.store.copies.registry import BUILDING, CopyEntry, remember
 from stratalog.store.copies.reports import ExportReport, Meter, PartitionCopy, Progress
 from stratalog.store.copies.source import Source, SourcePartition, open_source
+from stratalog.store.paths import Paths, path_of
 from stratalog.store.store import Store
 
 EXPORT_TRIES = 10
@@ -54,35 +56,42 @@ def export_topic(
     topic: str,
     file: OutFile,
     *,
+    register: bool = True,
     config: Mapping[str, object] | None = None,
     progress: Progress | None = None,
     fs: FileSystem | None = None,
     clock: Clock | None = None,
 ) -> ExportReport:
-    """Write a topic, up to the high watermark of each partition, to a file or to anything with ``write``."""
+    """Write a topic, up to the high watermark of each partition, to a file or to anything with ``write``.
+
+    ``register`` writes the copy down in the source, for `erase` to name it; not in a read-only store.
+    """
     with open_source(source, config, fs=fs, clock=clock) as origin:
         parts = origin.partitions([topic])
         named = isinstance(file, str | os.PathLike)
-        where = os.fspath(file) if isinstance(file, str | os.PathLike) else "(stream)"
+        where = "(stream)"
+        if isinstance(file, str | os.PathLike):
+            where = file = path_of(origin.context.fs, file, "file to export to")
         entry = CopyEntry(
             id_to_text(new_id()),
             "export",
-            os.path.abspath(where) if named else where,
+            where,
             origin.context.clock.now_ms(),
             (topic,),
         )
-        remember(origin.context.fs, origin.paths, entry)
+        if register and not (isinstance(source, Store) and source.read_only):
+            remember(origin.context.fs, origin.paths, entry)
         for attempt in range(EXPORT_TRIES if named else 1):
-            if attempt:
-                for part in parts:
-                    part.look()
             try:
+                if attempt:
+                    for part in parts:
+                        part.look()
                 return _export(origin, parts, file, where, entry.made_ms, progress)
-            except FileNotFoundError:
+            except (FileNotFoundError, UnsettledError):
                 continue
         raise StorageError(
-            f"{topic}: its segments were replaced or removed while they were exported; try again when the"
-            " janitor rests"
+            f"{topic}: its segments were replaced or removed while they were exported; try again when no"
+            " cleanup is running"
         )
 
 
@@ -142,6 +151,7 @@ def _describe(part: SourcePartition, pieces: list[_Piece]) -> PartitionEntry:
     start, end = part.log_start_offset, part.end_offset
     rows: list[SegmentEntry] = []
     segments = part.segments
+    check_part(part, start, end)
     for at, segment in enumerate(segments):
         following = segments[at + 1].base_offset if at + 1 < len(segments) else None
         if segment.base_offset >= end:

@@ -6,6 +6,9 @@ cleanly. Then the logs are copied, checked batch by batch; the broker keeps its 
 the batch's CRC). `.kafka_cleanshutdown` goes, so that the broker recovers the partitions at its next start
 and knows their producers again. Our own sidecars stay behind: the broker has no use for them.
 
+Where seals allow offsets to be missing between segments, the partition gets an entry in the broker's
+`cleaner-offset-checkpoint`: the log start, where its cleaner begins.
+
 Whole or not at all, also after a crash: everything is staged in the broker's log directory under
 `stratalog.graduating`, a name that keeps a Kafka broker from starting. While it is there nothing counts; once
 it holds the file `commit`, running `graduate` again finishes what is left. It is removed last of all. The
@@ -17,7 +20,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
@@ -32,13 +35,14 @@ from stratalog.log.names import file_name, parse_file, parse_partition_dir, part
 from stratalog.log.segment import Segment
 from stratalog.log.sidecars import Sidecars
 from stratalog.store import logdir
+from stratalog.store.copies.copying import check_part
 from stratalog.store.copies.cutting import newest_timestamp, pieces_before
 from stratalog.store.copies.kafka_metadata import read_topics
-from stratalog.store.copies.parts import Paths, path_list
 from stratalog.store.copies.registry import CopyEntry, remember
 from stratalog.store.copies.reports import GraduateReport, Meter, PartitionCopy, Progress
 from stratalog.store.copies.source import SourcePartition, open_source
 from stratalog.store.logdir import LogDir
+from stratalog.store.paths import Paths, path_list
 from stratalog.store.store import Store
 
 STAGING = "stratalog.graduating"
@@ -76,9 +80,9 @@ def graduate(
     ``dry_run`` changes nothing and reports every problem; else a problem is an error that names all of them.
     ``allow_retention`` goes on where the topic's retention over there would delete records at once.
     """
-    dirs = path_list(kafka_log_dir)
     with open_source(source, config, fs=fs, clock=clock) as origin, ExitStack() as stack:
         context = origin.context
+        dirs = path_list(context.fs, kafka_log_dir)
         _check_dirs(context.fs, dirs, origin.paths)
         problems = []
         if dry_run:
@@ -90,14 +94,13 @@ def graduate(
         plan = _inspect(context, parts, dirs, topic, allow_retention=allow_retention)
         problems += plan.problems
         if problems and not dry_run:
-            raise InvalidArgumentError(
-                f"{topic} cannot be handed over: " + "; ".join(problems) + " (dry_run=True only looks)"
-            )
+            error = InvalidArgumentError(f"{topic} cannot be handed over: " + "; ".join(problems))
+            raise error.advising("dry_run=True only looks")
         meter = Meter(progress, sum(segment.size for part in parts for segment in part.segments))
-        copies, patched = [], 0
+        copies, gapped, patched = [], set(), 0
         if not dry_run:
             made_ms = context.clock.now_ms()
-            entry = CopyEntry(id_to_text(new_id()), "graduate", os.path.abspath(dirs[0]), made_ms, (topic,))
+            entry = CopyEntry(id_to_text(new_id()), "graduate", dirs[0], made_ms, (topic,))
             remember(context.fs, origin.paths, entry)
         try:
             for part in parts:
@@ -105,17 +108,19 @@ def graduate(
                 copy = _Handed(part, epoch, meter, None if dry_run else where)
                 copies.append(copy.run())
                 patched += copy.patched
+                if copy.has_gaps:
+                    gapped.add(part.partition)
         except BaseException as error:
             if not dry_run:
                 _finish_earlier(context, dirs)
             if isinstance(error, FileNotFoundError):
                 raise StorageError(
                     f"{topic}: its segments were replaced or removed while they were copied; try again when"
-                    " the janitor rests"
+                    " no cleanup is running"
                 ) from error
             raise
         if not dry_run:
-            _commit(context, dirs, plan.places, topic, copies)
+            _commit(context, dirs, plan.places, topic, copies, gapped)
         steps = _operator(topic, copies, dirs)
         return GraduateReport(topic, tuple(dirs), tuple(copies), patched, steps, tuple(problems), dry_run)
 
@@ -125,7 +130,7 @@ def graduate(
 
 def _check_dirs(fs: FileSystem, dirs: list[str], ours: list[str]) -> None:
     for path in dirs:
-        if os.path.abspath(path) in {os.path.abspath(each) for each in ours}:
+        if path in ours:
             raise InvalidArgumentError(
                 f"{path} is the store itself; give the log directory of a Kafka broker"
             )
@@ -248,12 +253,14 @@ class _Handed:
             "" if where is None else f"{where}/{STAGING}/{partition_dir(part.topic, part.partition)}"
         )
         self.patched = 0
+        self.has_gaps = False
         self._bytes = 0
 
     def run(self) -> PartitionCopy:
         part = self._part
         end, start = part.end_offset, part.log_start_offset
         segments = part.segments
+        check_part(part, start, end)
         if self._where is not None:
             self._fs.make_dir(self._staged)
         count, first = 0, -1
@@ -261,7 +268,9 @@ class _Handed:
             following = segments[at + 1].base_offset if at + 1 < len(segments) else end
             if segment.base_offset >= end or (following <= start and at + 1 < len(segments)):
                 continue
-            if self._segment(segment, min(following, end)):
+            self.has_gaps |= segment.batches_end_offset() < min(following, end)
+            # One that compaction emptied stays at the head of the log: it is where the log begins.
+            if self._segment(segment, min(following, end), keep_empty=first < 0 and following < end):
                 count += 1
                 first = segment.base_offset if first < 0 else first
         if self._where is not None:
@@ -270,8 +279,8 @@ class _Handed:
             part.topic, part.partition, start, end, end, segments=max(count, 1), copied_bytes=self._bytes
         )
 
-    def _segment(self, segment: Segment, stop: int) -> bool:
-        """Copy what lies below ``stop``; False when there is nothing."""
+    def _segment(self, segment: Segment, stop: int, *, keep_empty: bool) -> bool:
+        """Copy what lies below ``stop``; False when there is nothing and an empty segment is not kept."""
         base, size = segment.base_offset, 0
         made = Sidecars(base, self._part.config.index_interval_bytes, keyed=False)
         path = f"{self._staged}/{file_name(base, 'log')}"
@@ -289,8 +298,8 @@ class _Handed:
                 file.sync()
         self._bytes += size
         if self._where is None:
-            return size > 0
-        if not size:
+            return size > 0 or keep_empty
+        if not size and not keep_empty:
             self._fs.remove(path)
             return False
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -332,23 +341,23 @@ class _Handed:
 
 
 def _commit(
-    context: LogContext, dirs: list[str], places: Mapping[int, str], topic: str, copies: list[PartitionCopy]
+    context: LogContext,
+    dirs: list[str],
+    places: Mapping[int, str],
+    topic: str,
+    copies: list[PartitionCopy],
+    gapped: Collection[int],
 ) -> None:
     fs = context.fs
     for path in dirs:
         mine = {copy.partition: copy for copy in copies if places[copy.partition] == path}
         if not mine:
             continue
-        where = LogDir(context, path)
-        for name in (logdir.RECOVERY_POINT, logdir.LOG_START, logdir.HIGH_WATERMARK, logdir.CLEANER_OFFSET):
-            offsets = {
-                key: value
-                for key, value in where.read_offsets(name).items()
-                if key[0] != topic or key[1] not in mine
-            }
-            if name == logdir.LOG_START:
-                offsets.update({(topic, number): copy.log_start_offset for number, copy in mine.items()})
-            where.write_offsets(name, offsets)
+        checkpoints = LogDir(context, path).checkpoints
+        checkpoints.forget([(topic, number) for number in mine])
+        starts = {(topic, number): copy.log_start_offset for number, copy in mine.items()}
+        checkpoints.log_start.update(starts)
+        checkpoints.cleaner_offset.update({key: at for key, at in starts.items() if key[1] in gapped})
         with suppress(FileNotFoundError):
             fs.remove(f"{path}/{logdir.CLEAN_SHUTDOWN}")
         fs.sync_dir(f"{path}/{STAGING}")

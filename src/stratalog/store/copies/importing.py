@@ -8,7 +8,6 @@ the store when there is one. A crash leaves no topic.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol, TypeAlias
@@ -22,6 +21,7 @@ from stratalog.store.copies.building import COPY_BYTES, PartitionBuilder, would_
 from stratalog.store.copies.container import Manifest, Member, PartitionEntry
 from stratalog.store.copies.landing import Landing, Target, landing
 from stratalog.store.copies.reports import ExportReport, ImportReport, Meter, PartitionCopy, Progress
+from stratalog.store.paths import path_of
 
 
 class _Readable(Protocol):
@@ -61,7 +61,7 @@ class _Stream:
 @contextmanager
 def _reading(fs: FileSystem, file: InFile) -> Iterator[_Stream]:
     if isinstance(file, str | os.PathLike):
-        path = os.fspath(file)
+        path = path_of(fs, file, "exported file")
         with fs.open(path) as opened:
             try:
                 yield _Stream(opened, None, path)
@@ -163,18 +163,18 @@ def _import(
     topic_id = new_id()
     with land.staging(name, len(manifest.partitions)) as staged:
         builders = [
-            PartitionBuilder(land.context, directory, name, number, config, meter)
+            PartitionBuilder(land.context, directory, name, number, config, meter, topic_id=topic_id)
             for number, directory in enumerate(staged)
         ]
         for member, at in container.positions(manifest.members, first):
             _stage_member(land, builders, stream, member, at, meter)
         copies = []
         for row, builder in zip(manifest.partitions, builders, strict=True):
-            copies.append(_finish_partition(builder, row, topic_id))
+            copies.append(_finish_partition(builder, row))
         if not keep_retention and any(would_expire(config, copy, land.now_ms()) for copy in copies):
             notes.append(
                 f"retention.ms is -1 instead of {config.retention_ms}, which would have deleted records at"
-                " once; alter_topic sets it again"
+                " once; set it again when they may go"
             )
             overrides["retention.ms"] = "-1"
         land.take_in(name, topic_id, overrides, copies, builders)
@@ -202,7 +202,7 @@ def _stage_member(
         land.context.fs.set_mtime_ns(path, member.mtime_ms * 1_000_000)
 
 
-def _finish_partition(builder: PartitionBuilder, row: PartitionEntry, topic_id: uuid.UUID) -> PartitionCopy:
+def _finish_partition(builder: PartitionBuilder, row: PartitionEntry) -> PartitionCopy:
     for at, segment in enumerate(row.segments):
         last = at == len(row.segments) - 1
         builder.take_written(
@@ -211,6 +211,5 @@ def _finish_partition(builder: PartitionBuilder, row: PartitionEntry, topic_id: 
     return builder.finish(
         end=row.end_offset,
         log_start_offset=row.log_start_offset,
-        topic_id=topic_id,
         leader_epochs=row.leader_epochs,
     )

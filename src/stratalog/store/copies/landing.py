@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TypeAlias
 
 from stratalog.config import BrokerConfig, check_names, parse_overrides
-from stratalog.errors import ConfigError, StorageError
+from stratalog.errors import ConfigError, ReadOnlyError, StorageError
 from stratalog.format.metadata import id_to_text
 from stratalog.fs import FileSystem, HandleCache, RealFileSystem
 from stratalog.log.context import Clock, LogContext, SystemClock
@@ -20,8 +20,8 @@ from stratalog.store import arriving
 from stratalog.store.admin import AdminClient, _Local, connect
 from stratalog.store.arriving import Staged
 from stratalog.store.copies.building import PartitionBuilder
-from stratalog.store.copies.parts import Paths
 from stratalog.store.copies.reports import PartitionCopy
+from stratalog.store.paths import Paths, path_list
 from stratalog.store.store import Store, open_store
 
 Target: TypeAlias = Store | AdminClient | Paths
@@ -30,8 +30,19 @@ Target: TypeAlias = Store | AdminClient | Paths
 class Landing:
     """A place to bring a topic to. Made by `landing`."""
 
-    def __init__(self, client: AdminClient, broker: BrokerConfig, context: LogContext) -> None:
+    def __init__(
+        self,
+        client: AdminClient | None,
+        broker: BrokerConfig,
+        context: LogContext,
+        paths: Sequence[str] = (),
+        topics: Sequence[str] = (),
+    ) -> None:
         self._client = client
+        self.paths = paths
+        """The target's log directories, where they are known."""
+        self.topics = topics
+        """Its topics, where it is open."""
         self.broker = broker
         self.context = context
         self.read_fs = context.fs
@@ -58,7 +69,7 @@ class Landing:
     @contextmanager
     def staging(self, name: str, partitions: int) -> Iterator[list[str]]:
         """Directories to build in; removed again unless they were taken in."""
-        staged = self._client.stage_topic(name, partitions)
+        staged = self._way_in().stage_topic(name, partitions)
         try:
             yield staged
         finally:
@@ -84,21 +95,32 @@ class Landing:
         for root in roots:
             self.context.fs.sync_dir(root)
         self.context.handles.close()
-        self._client.take_in_topic(name, id_to_text(topic_id), config, staged)
+        self._way_in().take_in_topic(name, id_to_text(topic_id), config, staged)
+
+    def _way_in(self) -> AdminClient:
+        if self._client is None:
+            raise ReadOnlyError("this is a trial run: nothing comes in")
+        return self._client
 
 
 @contextmanager
-def landing(target: Target, fs: FileSystem | None = None) -> Iterator[Landing]:
-    """A way into the target, whoever has it open."""
+def landing(target: Target, fs: FileSystem | None = None, *, only_looks: bool = False) -> Iterator[Landing]:
+    """A way into the target, whoever has it open; with ``only_looks`` a path is not opened."""
     with ExitStack() as stack:
         clock: Clock = SystemClock()
         broker = BrokerConfig.parse(None)
+        client: AdminClient | None = None
+        paths: Sequence[str] = ()
+        topics: Sequence[str] = ()
         if isinstance(target, AdminClient):
-            client = target
+            client, paths = target, target.paths
         elif isinstance(target, Store):
             client = AdminClient(_Local(target), remote=False, pid=None)
             inside = target._partitions.context
             fs, clock, broker = inside.fs, inside.clock, target.config
+            paths, topics = [each.path for each in target._partitions.dirs.all], target.topics()
+        elif only_looks:
+            paths = path_list(fs or RealFileSystem(), target)
         elif fs is not None and not isinstance(fs, RealFileSystem):
             store = stack.enter_context(open_store(target, create=True, fs=fs, background=False))
             client = AdminClient(_Local(store), remote=False, pid=None)
@@ -107,4 +129,4 @@ def landing(target: Target, fs: FileSystem | None = None) -> Iterator[Landing]:
         fs = fs or RealFileSystem()
         handles = HandleCache(fs)
         stack.callback(handles.close)
-        yield Landing(client, broker, LogContext(fs, handles, clock))
+        yield Landing(client, broker, LogContext(fs, handles, clock), paths, topics)

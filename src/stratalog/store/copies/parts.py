@@ -5,29 +5,18 @@ Only shapes; touches no disk.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias
 
 from stratalog.config import BrokerConfig, TopicConfig
-from stratalog.errors import InvalidArgumentError
 from stratalog.log.context import LogContext
 from stratalog.log.names import SEGMENT_KINDS, Kind
 from stratalog.log.segment import Segment
 from stratalog.log.view import SegmentFiles
 from stratalog.store.catalog import TopicEntry
 
-Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 CutAt: TypeAlias = Callable[["Part"], int]
-
-
-def path_list(paths: Paths) -> list[str]:
-    """One or several log directories as names without a slash at the end."""
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    found = [os.fspath(each).rstrip("/") or "/" for each in given]
-    if not found:
-        raise InvalidArgumentError("no log directory was given")
-    return found
 
 
 class Part(Protocol):
@@ -35,10 +24,12 @@ class Part(Protocol):
 
     topic: str
     partition: int
-    directory: str
     entry: TopicEntry
     ours: bool
     """Whether its files are ours, so that they may be linked and copied as they are."""
+
+    @property
+    def directory(self) -> str: ...
 
     @property
     def context(self) -> LogContext: ...
@@ -70,6 +61,9 @@ class Part(Protocol):
         """Segments that end at or below this offset are never written to again."""
 
     def leader_epochs(self) -> list[tuple[int, int]]: ...
+
+    def at_rest(self) -> AbstractContextManager[None]:
+        """Keep those who rewrite segments away for the length of the block, if they can be reached."""
 
     def look(self) -> object:
         """Look anew."""

@@ -22,7 +22,7 @@ from typing import Any
 from stratalog.errors import FormatError, StorageError, StoreLockedError
 from stratalog.fs import FileSystem, Lock, RealFileSystem
 from stratalog.kernel import crc32c
-from stratalog.store.copies.parts import Paths, path_list
+from stratalog.store.paths import Paths, path_list
 
 FILE_NAME = "stratalog.clones"
 LOCK_NAME = ".stratalog.clones.lock"
@@ -126,7 +126,7 @@ def clones(
     found: list[CopyEntry] = []
     seen: set[str] = set()
     damaged = 0
-    waiting: list[tuple[str, str]] = [(path, "") for path in path_list(source)]
+    waiting: list[tuple[str, str]] = [(path, "") for path in path_list(fs, source)]
     while waiting:
         root, via = waiting.pop(0)
         if root in seen:

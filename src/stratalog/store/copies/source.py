@@ -12,7 +12,7 @@ Reads only. What a crash leaves is the business of whoever builds the target.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,26 +20,29 @@ from stratalog.config import TopicConfig
 from stratalog.errors import (
     CorruptionError,
     FormatError,
-    StorageError,
     StratalogError,
     UnknownPartitionError,
     UnknownTopicError,
 )
-from stratalog.format import checkpoints, metadata
+from stratalog.format import metadata
 from stratalog.fs import FileSystem, RealFileSystem
 from stratalog.log import names
 from stratalog.log.context import Clock, LogContext
+from stratalog.log.epochs import read_epochs
 from stratalog.log.follower import PartitionFollower
-from stratalog.log.listing import LISTING_TRIES, list_files, list_stats, swap_end
+from stratalog.log.identity import owner_of
+from stratalog.log.listing import LISTING_TRIES, UnsettledError, settled_listing, swap_end
 from stratalog.log.segment import Segment
 from stratalog.log.tailfile import read_tail
-from stratalog.log.view import DirectoryView, SegmentFiles, agree, view_of
+from stratalog.log.view import DirectoryView, SegmentFiles, view_of
 from stratalog.store import logdir
 from stratalog.store.catalog import TopicEntry
+from stratalog.store.claims import Claims
 from stratalog.store.control import ControlClient
-from stratalog.store.copies.parts import Paths, names_of, path_list
+from stratalog.store.copies.parts import names_of
 from stratalog.store.logdir import LogDir
 from stratalog.store.partitions import Partitions
+from stratalog.store.paths import Paths, path_list
 from stratalog.store.store import Store, open_store
 
 SETTLE_TIMEOUT_S = 30.0
@@ -48,11 +51,12 @@ SETTLE_TIMEOUT_S = 30.0
 class Source:
     """A store to copy from. Made by `open_source`."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: Partitions, claims: Claims | None = None) -> None:
         self._partitions = partitions
+        self._claims = claims  # None when the store is not open in this process
         self.context = partitions.context
         self.config = partitions.config
-        self.paths = [each.path for each in partitions.dirs]
+        self.paths = [each.path for each in partitions.dirs.all]
 
     def topics(self, wanted: Iterable[str] | None = None) -> list[TopicEntry]:
         """The topics asked for, or all, by name."""
@@ -68,11 +72,16 @@ class Source:
 
     def partition(self, entry: TopicEntry, number: int) -> SourcePartition:
         """A partition as it is now; look again with `SourcePartition.look`."""
-        view = self._partitions.view(entry.name, number)
-        assert isinstance(view, PartitionFollower)
         placed = entry.directories[number]
         ours = not entry.foreign and not self._written_by_another(placed[0])
-        return SourcePartition(self, entry, number, view, placed[1], ours=ours)
+        with self.at_rest(entry.name, number):
+            view = self._partitions.view(entry.name, number)
+            assert isinstance(view, PartitionFollower)
+            return SourcePartition(self, entry, number, view, ours=ours)
+
+    def at_rest(self, topic: str, partition: int) -> AbstractContextManager[None]:
+        """Keep compaction, archiving and moves away during the block, if the store is open here."""
+        return nullcontext() if self._claims is None else self._claims.claim((topic, partition))
 
     def _written_by_another(self, where: LogDir) -> bool:
         """Whether the last to write there, or whoever writes there now, was a Kafka broker."""
@@ -113,14 +122,14 @@ def open_source(
     clock: Clock | None = None,
 ) -> Iterator[Source]:
     """Look at a store without holding it. An open `Store` is looked at from outside, as its files are."""
-    objects = None
+    objects = claims = None
     if isinstance(source, Store):
-        inside = source._partitions
-        paths = [each.path for each in inside.dirs]
+        inside, claims = source._partitions, source._lifecycle.claims
+        paths = [each.path for each in inside.dirs.all]
         config, fs, clock = inside.config.explicit, inside.context.fs, inside.context.clock
         objects = inside.archives._objects
     else:
-        paths = path_list(source)
+        paths = path_list(fs or RealFileSystem(), source)
     store = open_store(
         paths,
         config,
@@ -132,7 +141,7 @@ def open_source(
         objects=objects,
     )
     with store:
-        yield Source(store._partitions)
+        yield Source(store._partitions, claims)
 
 
 def settle(source: Store | Paths, fs: FileSystem | None = None) -> None:
@@ -145,8 +154,9 @@ def settle(source: Store | Paths, fs: FileSystem | None = None) -> None:
             if not source.read_only:
                 source.flush()
             return
-        for path in path_list(source):
-            holder = (fs or RealFileSystem()).lock_holder(f"{path}/{logdir.LOCK}")
+        fs = fs or RealFileSystem()
+        for path in path_list(fs, source):
+            holder = fs.lock_holder(f"{path}/{logdir.LOCK}")
             address = holder.get("control") if holder is not None else None
             if isinstance(address, str):
                 client = ControlClient(address, None, SETTLE_TIMEOUT_S)
@@ -178,7 +188,6 @@ class SourcePartition:
         entry: TopicEntry,
         number: int,
         view: PartitionFollower,
-        directory: str,
         *,
         ours: bool,
     ) -> None:
@@ -187,12 +196,17 @@ class SourcePartition:
         self.topic = entry.name
         self.partition = number
         self.view = view
-        self.directory = directory
         self.ours = ours
+        self._synced: _Look | None = None
         self._look = self.look()
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+    @property
+    def directory(self) -> str:
+        """Where the partition lies: another place after a move."""
+        return self.view.directory
 
     @property
     def context(self) -> LogContext:
@@ -227,17 +241,27 @@ class SourcePartition:
 
     @property
     def linkable_below(self) -> int:
-        """Segments that end at or below this offset are never written to again."""
+        """Segments that end at or below this offset are never written to again.
+
+        The tail that says so is synced first, so that no power cut brings an older one back.
+        """
+        if self._look.linkable_below and self._synced is not self._look:
+            with self.context.fs.open(f"{self.directory}/{names.TAIL}", "r") as file:
+                file.sync()
+            self._synced = self._look
         return self._look.linkable_below
 
     def leader_epochs(self) -> list[tuple[int, int]]:
         try:
-            data = self.context.fs.read_file(f"{self.directory}/{names.LEADER_EPOCH_CHECKPOINT}")
-            return list(checkpoints.parse_leader_epochs(data))
-        except (FileNotFoundError, FormatError):
+            return read_epochs(self.context.fs, self.directory)
+        except FormatError:
             return []
 
     # -- looking -------------------------------------------------------------------------------------
+
+    def at_rest(self) -> AbstractContextManager[None]:
+        """Keep those who rewrite or move the partition away, as `Source.at_rest` does."""
+        return self.source.at_rest(self.topic, self.partition)
 
     def look(self) -> _Look:
         """List the directory anew and remember what it means."""
@@ -245,20 +269,11 @@ class SourcePartition:
             self.view.refresh()
             view, inodes = self._settled()
             live = self.view.segments()
-            if live and view.segments and live[-1].base_offset == view.segments[-1].base_offset:
+            # Rolled since the first look: what came behind its last segment is not part of this one.
+            here = [files for files in view.segments if not live or files.base_offset <= live[-1].base_offset]
+            if live and here and live[-1].base_offset == here[-1].base_offset:
                 break
-        local = [
-            Segment(
-                self.context,
-                self.directory,
-                self.topic,
-                self.partition,
-                files.base_offset,
-                size=files.size,
-                suffix=files.suffix,
-            )
-            for files in view.segments
-        ]
+        local: list[Segment] = [self.view.segment_of(files) for files in here]
         if local:
             cold = [segment for segment in live if segment.base_offset < local[0].base_offset]
             local = [*cold, *local[:-1], live[-1]]
@@ -271,7 +286,7 @@ class SourcePartition:
             view,
             inodes,
             tuple(local),
-            {files.base_offset: files for files in view.segments},
+            {files.base_offset: files for files in here},
             self._linkable_below(),
         )
         return self._look
@@ -279,33 +294,21 @@ class SourcePartition:
     def _settled(self) -> tuple[DirectoryView, dict[str, int]]:
         """What the directory means once a swap under way is finished, from two listings that agree."""
         fs, directory = self.context.fs, self.directory
-        before = list_files(fs, directory)
         for _ in range(LISTING_TRIES):
-            stats = list_stats(fs, directory)
-            now = {name: stat.size for name, stat in stats.items()}
-            if agree(before, now):
-                try:
-                    view = view_of(now, lambda base: swap_end(self.context, directory, base))
-                except FileNotFoundError:
-                    before = list_files(fs, directory)
-                    continue
+            entries, stats = settled_listing(fs, directory)
+            with suppress(FileNotFoundError):
+                view = view_of(entries, lambda base: swap_end(self.context, directory, base))
                 return view, {name: stat.inode for name, stat in stats.items()}
-            before = now
-        raise StorageError(f"{directory}: changes too fast to be listed; try again")
+        raise UnsettledError(f"{directory}: changes too fast to be listed; try again")
 
     def _linkable_below(self) -> int:
-        """Where recovery of the source would begin at the latest: below it no file is ever written again.
-
-        The tail that says so is synced first, so that no power cut brings an older one back.
-        """
+        """Where recovery of the source would begin at the latest: below it no file is ever written again."""
         fs = self.context.fs
         if not self.ours:
             return 0
         try:
-            with fs.open(f"{self.directory}/{names.TAIL}", "r") as file:
-                tail = read_tail(fs, self.directory)
-                file.sync()
-        except (FileNotFoundError, FormatError):
+            tail = read_tail(fs, self.directory, owner_of(fs, self.directory, self.partition))
+        except FormatError:
             return 0
         return tail.synced_base if tail is not None else 0
 
@@ -313,7 +316,7 @@ class SourcePartition:
         """Whether these files of the last look are still what their names mean."""
         try:
             view, inodes = self._settled()
-        except (FileNotFoundError, CorruptionError):
+        except (FileNotFoundError, UnsettledError, CorruptionError):
             return False
         named = {name for files in view.segments for name in names_of(files).values()}
         return all(self._look.inodes.get(name) == inodes.get(name) and name in named for name in used)

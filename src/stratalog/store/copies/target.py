@@ -40,15 +40,15 @@ class NewStore:
         where = LogDir(self.context, self.building)
         where.write_settings(Settings(1, dict(topics), {}))
         where.ensure_meta_properties(id_to_text(new_id()))
-        ends: logdir.Offsets = {(copy.topic, copy.partition): copy.end_offset for copy in copies}
-        starts: logdir.Offsets = {
+        ends = {(copy.topic, copy.partition): copy.end_offset for copy in copies}
+        starts = {
             (copy.topic, copy.partition): copy.log_start_offset
             for copy in copies
             if copy.log_start_offset > 0
         }
-        where.write_offsets(logdir.RECOVERY_POINT, ends)
-        where.write_offsets(logdir.LOG_START, starts)
-        where.write_offsets(logdir.HIGH_WATERMARK, ends)
+        where.checkpoints.recovery_point.write(ends)
+        where.checkpoints.log_start.write(starts)
+        where.checkpoints.high_watermark.write(ends)
         where.read_state()
         where.mark_clean()
 

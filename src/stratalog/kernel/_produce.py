@@ -1,0 +1,650 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+# cython: freethreading_compatible=True
+"""Ready-made batches: checked to the last record, compared with their producers, placed and written.
+
+`AppendInfo` carries the batches of one append from step to step. Its table is the one `_scan` makes, 14
+numbers a batch. Nothing is copied: offsets, leader epoch and, with LogAppendTime, timestamps are changed in
+the caller's buffer, batches that stay in one segment are one write, and the CRC of a whole batch follows from
+the one it carries.
+
+Every read is checked against the end of the buffer first, whatever the bytes say. One source, compiled by
+Cython or run as it is; not thread-safe by itself.
+"""
+
+from array import array as _array
+
+import cython
+
+if cython.compiled:
+    from cython.cimports.stratalog.kernel._hash import join
+    from cython.cimports.stratalog.kernel._ledger import Ledger
+    from cython.cimports.stratalog.kernel._producer import Producer, last_sequence_of
+    from cython.cimports.stratalog.kernel._record import read_record
+    from cython.cimports.stratalog.kernel.native import (
+        stratalog_be32,
+        stratalog_be64,
+        stratalog_crc,
+        stratalog_native_init,
+        stratalog_put32,
+        stratalog_put64,
+    )
+
+    stratalog_native_init()
+else:
+    from crc32c import crc32c as _package_crc32c
+
+    from stratalog.kernel._hash import join
+    from stratalog.kernel._ledger import Ledger
+    from stratalog.kernel._producer import Producer, last_sequence_of
+    from stratalog.kernel._record import read_record
+
+# Why `AppendInfo.check` refused a batch; what is wrong with a record is told by the codes of _record.py.
+NO_BATCHES, HEADER, TOO_LARGE, OFFSETS, NO_RECORDS, CONTROL, APPEND_TIME, HORIZON = range(-30, -38, -1)
+NO_SEQUENCE, NO_PRODUCER, TIMESTAMP_BOUNDS, NO_ROOM = range(-38, -42, -1)
+
+TWO_32 = cython.declare(cython.longlong, 0x100000000)
+
+
+@cython.cclass
+class AppendInfo:
+    """The batches of one append: what they are, where they go, what is wrong with them.
+
+    Steps, in this order: `check` (then `walk` for each compressed batch), `admit`, `place`, `write` until no
+    row is left (`account` after each flag is settled), `remember`, `release`.
+    """
+
+    source = cython.declare(cython.uchar[::1])
+    table = cython.declare(cython.longlong[::1])
+    rules = cython.declare(cython.longlong[5])
+    state = cython.declare(cython.longlong[6])
+    data = cython.declare(object, visibility="readonly")
+    n = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    size = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    compressed = cython.declare(cython.longlong, visibility="readonly")
+    producers = cython.declare(cython.longlong, visibility="readonly")
+    batch_index = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    record_index = cython.declare(cython.longlong, visibility="readonly")
+    position = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    number = cython.declare(cython.longlong, visibility="readonly")
+    base_offset = cython.declare(cython.longlong, visibility="readonly")
+    last_offset = cython.declare(cython.longlong, visibility="readonly")
+    timestamp = cython.declare(cython.longlong, visibility="readonly")
+    row = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    written = cython.declare(cython.Py_ssize_t, visibility="readonly")
+
+    def __init__(self):
+        if not cython.compiled:
+            self.rules, self.state = [0] * 5, [0] * 6
+        self.table = _array("q", bytes(8 * 14 * 8))
+        self.release()
+
+    def release(self):
+        """Let the buffer go and forget its batches."""
+        self.source = None
+        self.data = None
+        self.n = self.size = self.row = self.written = 0
+        self.compressed = self.producers = 0
+        self.batch_index = self.record_index = self.position = self.number = -1
+        self.base_offset = self.last_offset = self.timestamp = -1
+
+    def check(
+        self,
+        data: object,
+        max_bytes: cython.longlong,
+        keyed: cython.bint,
+        client: cython.bint,
+        oldest: cython.longlong,
+        newest: cython.longlong,
+    ) -> cython.int:
+        """Check the batches of a writable buffer; 0, or why not, with ``batch_index`` and the like set.
+
+        Each has at most ``max_bytes``, a valid header and CRC, offset deltas 0, 1, 2 …, with ``keyed`` a key
+        on every record, and timestamps from ``oldest`` to ``newest`` (-1, no timestamp, is always right).
+        Nobody may send control batches, LogAppendTime or a delete horizon; a ``client`` must number its
+        records. The records of compressed batches are left to `walk`. Offsets in the buffer mean nothing.
+        """
+        size: cython.Py_ssize_t
+        rows: cython.Py_ssize_t
+        code: cython.int
+        src: cython.pointer[cython.const[cython.uchar]]
+        t: cython.pointer[cython.longlong]
+        rules: cython.pointer[cython.longlong]
+        state: cython.pointer[cython.longlong]
+        grown: object
+        self.release()
+        self.source = data
+        self.data = data
+        size = len(self.source)
+        self.size = size
+        if size == 0:
+            self.batch_index = 0
+            return -30
+        self.rules[0] = max_bytes
+        self.rules[1] = keyed
+        self.rules[2] = client
+        self.rules[3] = oldest
+        self.rules[4] = newest
+        self.state[0] = 0  # the next row
+        self.state[1] = 0  # the next byte
+        self.state[2] = -1  # the record that is wrong
+        self.state[3] = -1  # the number that is wrong in it
+        self.state[4] = 0  # compressed batches
+        self.state[5] = 0  # batches with a producer
+        while True:
+            rows = len(self.table) // 14
+            if cython.compiled:
+                src = cython.address(self.source[0])
+                t = cython.address(self.table[0])
+                rules = self.rules
+                state = self.state
+            else:
+                src, t, rules, state = self.source, self.table, self.rules, self.state
+            if size > 65536:
+                with cython.nogil:
+                    code = _check(src, size, t, rows, rules, state)
+            else:
+                code = _check(src, size, t, rows, rules, state)
+            if code != -41:
+                break
+            grown = _array("q", bytes(8 * 14 * rows * 4))
+            grown[: rows * 14] = _array("q", self.table)
+            self.table = grown
+        self.compressed = self.state[4]
+        self.producers = self.state[5]
+        if code:
+            self.batch_index = self.state[0]
+            self.position = self.state[1]
+            self.record_index = self.state[2]
+            self.number = self.state[3]
+        else:
+            self.n = self.state[0]
+        return code
+
+    def walk(self, row: cython.Py_ssize_t, body: cython.const[cython.uchar][::1]) -> cython.int:
+        """Check the records of a compressed batch, decompressed in ``body``; 0, or why not, as `check`."""
+        code: cython.int
+        size: cython.Py_ssize_t = len(body)
+        if row < 0 or row >= self.n:
+            raise ValueError("walk: a row outside the table")
+        if cython.compiled:
+            if size == 0:
+                code = -12
+            elif size > 65536:
+                code = self.walk_unlocked(row, body)
+            else:
+                code = _walk(
+                    cython.address(body[0]),
+                    0,
+                    size,
+                    cython.address(self.table[row * 14]),
+                    self.rules,
+                    self.state,
+                )
+        else:
+            part = memoryview(self.table)[row * 14 : row * 14 + 14]
+            code = _walk(body, 0, size, part, self.rules, self.state) if size else -12
+        if code:
+            self.batch_index = row
+            self.position = self.table[row * 14]
+            self.record_index = self.state[2]
+            self.number = self.state[3]
+        return code
+
+    @cython.cfunc
+    def walk_unlocked(self, row: cython.Py_ssize_t, body: cython.const[cython.uchar][::1]) -> cython.int:
+        code: cython.int = 0
+        size: cython.Py_ssize_t = len(body)
+        src: cython.pointer[cython.const[cython.uchar]]
+        t: cython.pointer[cython.longlong]
+        rules: cython.pointer[cython.longlong]
+        state: cython.pointer[cython.longlong]
+        if cython.compiled:
+            src = cython.address(body[0])
+            t = cython.address(self.table[row * 14])
+            rules = self.rules
+            state = self.state
+            with cython.nogil:
+                code = _walk(src, 0, size, t, rules, state)
+        return code
+
+    def header(self, row: cython.Py_ssize_t):
+        """Return the 14 numbers of a batch, as a scan's table has them."""
+        if row < 0 or row >= self.n:
+            raise IndexError("no such batch")
+        return tuple(self.table[row * 14 : row * 14 + 14])
+
+    def replace(self, data: object, places: object):
+        """Go on with the same batches in other bytes: (position, size, attributes, CRC) of each."""
+        row: cython.Py_ssize_t
+        position: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        source: cython.uchar[::1] = data
+        if len(places) != self.n:
+            raise ValueError("replace: one place for each batch")
+        for row, place in enumerate(places):
+            position, size = place[0], place[1]
+            if position < 0 or size < 61 or size > len(source) - position:
+                raise ValueError("replace: a batch outside the buffer")
+            self.table[row * 14] = position
+            self.table[row * 14 + 1] = size
+            self.table[row * 14 + 6] = place[2]
+            self.table[row * 14 + 7] = place[3]
+        self.source = source
+        self.data = data
+        self.size = len(source)
+
+    def admit(self, producers: dict, client: cython.bint) -> cython.int:
+        """Compare the batches with what is known of their producers, by id. Changes nothing.
+
+        ADMITTED; DUPLICATE, when the only batch is one of the producer's last five in its epoch: then
+        ``base_offset``, ``last_offset`` and ``timestamp`` are those of the first time; or the reason against
+        the batch ``batch_index``.
+        """
+        r: cython.Py_ssize_t
+        i: cython.Py_ssize_t
+        k: cython.int
+        code: cython.int
+        delta: cython.longlong
+        known: Producer
+        trial: dict
+        if not self.producers:
+            return 0
+        if self.n == 1:
+            known = producers.get(self.table[11])
+            if known is None:
+                return 0
+            delta = self.table[3] - self.table[2]
+            k = known.slot_of(self.table[12], self.table[13], last_sequence_of(self.table[13], delta))
+            if k >= 0:
+                self.last_offset = known.ring[k + 1]
+                self.base_offset = known.ring[k + 1] - known.ring[k + 2]
+                self.timestamp = known.ring[k + 3]
+                return 1
+            code = known.check(self.table[12], self.table[13], self.table[6] & 0x10 != 0, client)
+            if code:
+                self.batch_index = 0
+            return code
+        trial = {}
+        for r in range(self.n):
+            i = r * 14
+            if self.table[i + 11] < 0:
+                continue
+            known = trial.get(self.table[i + 11])
+            if known is None:
+                known = producers.get(self.table[i + 11])
+                known = Producer() if known is None else known.copy()
+                trial[self.table[i + 11]] = known
+            code = known.check(self.table[i + 12], self.table[i + 13], self.table[i + 6] & 0x10 != 0, client)
+            if code:
+                self.batch_index = r
+                return code
+            delta = self.table[i + 3] - self.table[i + 2]
+            known.add(
+                self.table[i + 12],
+                last_sequence_of(self.table[i + 13], delta),
+                delta,
+                delta,
+                self.table[i + 9],
+                self.table[i + 6] & 0x10 != 0,
+            )
+        return 0
+
+    def place(
+        self,
+        base_offset: cython.longlong,
+        leader_epoch: cython.int,
+        append_time: cython.bint,
+        append_time_ms: cython.longlong,
+    ) -> cython.longlong:
+        """Write offsets and leader epoch into the batches; return the offset after the last.
+
+        A batch whose largest timestamp was not that of its records is corrected; with ``append_time`` all
+        become LogAppendTime. Only where that changes bytes under the CRC is it computed again.
+        """
+        r: cython.Py_ssize_t
+        i: cython.Py_ssize_t
+        p: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        attributes: cython.longlong
+        largest: cython.longlong
+        src: cython.pointer[cython.uchar]
+        t: cython.pointer[cython.longlong]
+        if self.n == 0:
+            return base_offset
+        if cython.compiled:
+            src = cython.address(self.source[0])
+            t = cython.address(self.table[0])
+        else:
+            src, t = self.source, self.table
+        self.base_offset = base_offset
+        for r in range(self.n):
+            i = r * 14
+            p = t[i]
+            size = t[i + 1]
+            _put64(src, p, base_offset)
+            _put32(src, p + 12, leader_epoch)
+            attributes = t[i + 6]
+            largest = t[i + 9]
+            if append_time:
+                attributes |= 8
+                largest = append_time_ms
+                t[i + 10] = largest
+            t[i + 5] = leader_epoch
+            t[i + 3] += base_offset - t[i + 2]
+            t[i + 2] = base_offset
+            if attributes != t[i + 6] or largest != _number(src, p + 35, 8):
+                t[i + 6] = attributes
+                t[i + 9] = largest
+                src[p + 21] = (attributes >> 8) & 0xFF
+                src[p + 22] = attributes & 0xFF
+                _put64(src, p + 35, largest)
+                t[i + 7] = _checksum(src, p + 21, p + size)
+                _put32(src, p + 17, t[i + 7])
+            base_offset = t[i + 3] + 1
+        self.last_offset = base_offset - 1
+        return base_offset
+
+    def next_batch(self):
+        """Return size, base offset, last offset and largest timestamp of the first batch not yet written."""
+        i: cython.Py_ssize_t = self.row * 14
+        if self.row >= self.n:
+            raise IndexError("every batch is written")
+        return self.table[i + 1], self.table[i + 2], self.table[i + 3], self.table[i + 9]
+
+    def write(
+        self, ledger: Ledger, pwrite: object, now_ms: cython.longlong, forced: cython.bint
+    ) -> cython.int:
+        """Give the next batches that stay in the ledger's segment to ``pwrite``, in one call, and account.
+
+        Of an empty segment only the first: the limits of the roll policy follow from it.
+        Returns -1, with nothing done, when the roll policy must be asked about the next one first; ``forced``
+        says that it was. Else what `account` returns. The ledger's ``in_doubt`` is set before the write: the
+        writer clears it when all of its part is done. What ``pwrite`` raises passes through, and nothing is
+        accounted for.
+        """
+        end: cython.Py_ssize_t = self.row
+        i: cython.Py_ssize_t
+        start: cython.longlong
+        size: cython.longlong = 0
+        largest: cython.longlong = -1
+        if self.row >= self.n or self.row != self.written:
+            raise ValueError("write: no batch is left, or one is not accounted for")
+        start = self.table[end * 14]
+        while end < self.n:
+            i = end * 14
+            if end > self.row and (ledger.size == 0 or self.table[i] != start + size):
+                break
+            if self.table[i + 9] > largest:
+                largest = self.table[i + 9]
+            if not ledger.fits(size + self.table[i + 1], self.table[i + 3], largest, now_ms) and not (
+                forced and end == self.row
+            ):
+                break
+            size += self.table[i + 1]
+            end += 1
+        if end == self.row:
+            return -1
+        ledger.in_doubt = True
+        if size == self.size:
+            pwrite(self.data, ledger.size)
+        else:
+            pwrite(memoryview(self.data)[start : start + size], ledger.size)
+        self.written = end
+        return self.account(ledger)
+
+    @cython.ccall
+    def account(self, ledger: Ledger) -> cython.int:
+        """Account for written batches until one makes something due; return its flags, 0 when none is left.
+
+        ``last_offset`` and ``timestamp`` (the largest) are those of the batch it stopped at.
+        """
+        i: cython.Py_ssize_t
+        p: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        crc: cython.uint
+        flags: cython.int
+        while self.row < self.written:
+            i = self.row * 14
+            p = self.table[i]
+            size = self.table[i + 1]
+            if cython.compiled:
+                crc = stratalog_crc(0, cython.address(self.source[p]), 21)
+            else:
+                crc = _package_crc32c(self.source[p : p + 21])
+            crc = join(crc, cython.cast(cython.uint, self.table[i + 7]), size - 21)
+            flags = ledger.took(
+                crc,
+                size,
+                self.table[i + 2],
+                self.table[i + 3],
+                self.table[i + 4],
+                self.table[i + 10],
+                self.table[i + 9],
+            )
+            self.row += 1
+            if flags:
+                self.last_offset = self.table[i + 3]
+                self.timestamp = self.table[i + 9]
+                return flags
+        self.last_offset = self.table[(self.row - 1) * 14 + 3]
+        return 0
+
+    def remember(self, producers: dict, open_txns: dict, first: cython.Py_ssize_t):
+        """Take the batches from row ``first`` to the last written into the producers' state.
+
+        ``open_txns``: first offset -> producer id of the transactions that begin.
+        """
+        r: cython.Py_ssize_t
+        i: cython.Py_ssize_t
+        delta: cython.longlong
+        known: Producer
+        for r in range(first, self.row):
+            i = r * 14
+            if self.table[i + 11] < 0:
+                continue
+            known = producers.get(self.table[i + 11])
+            if known is None:
+                known = Producer()
+                producers[self.table[i + 11]] = known
+            delta = self.table[i + 3] - self.table[i + 2]
+            if known.add(
+                self.table[i + 12],
+                last_sequence_of(self.table[i + 13], delta),
+                self.table[i + 3],
+                delta,
+                self.table[i + 9],
+                self.table[i + 6] & 0x10 != 0,
+            ):
+                open_txns[self.table[i + 2]] = self.table[i + 11]
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _check(
+    src: cython.pointer[cython.const[cython.uchar]],
+    size: cython.Py_ssize_t,
+    t: cython.pointer[cython.longlong],
+    rows: cython.Py_ssize_t,
+    rules: cython.pointer[cython.longlong],
+    state: cython.pointer[cython.longlong],
+) -> cython.int:
+    """`AppendInfo.check` from row state[0] and byte state[1] on; both end at the batch that was refused."""
+    p: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, state[1])
+    i: cython.Py_ssize_t
+    length: cython.longlong
+    delta: cython.longlong
+    count: cython.longlong
+    attributes: cython.longlong
+    crc: cython.longlong
+    stored: cython.longlong
+    code: cython.int = 0
+    while p < size:
+        state[1] = p
+        if state[0] >= rows:
+            return -41
+        if size - p < 61 or src[p + 16] != 2:
+            return -31
+        length = _number(src, p + 8, 4) + 12
+        if length < 61 or length > size - p:
+            return -31
+        if length > rules[0]:
+            state[3] = length
+            return -32
+        attributes = _number(src, p + 21, 2)
+        delta = _number(src, p + 23, 4)
+        count = _number(src, p + 57, 4)
+        crc = _checksum(src, p + 21, p + cython.cast(cython.Py_ssize_t, length))
+        stored = _number(src, p + 17, 4)
+        if stored < 0:
+            stored += TWO_32
+        if crc != stored or attributes & 7 > 4 or delta < 0 or count < 0:
+            return -31
+        if count != delta + 1:
+            state[3] = count
+            return -34 if count == 0 else -33
+        if attributes & 0x20:
+            return -35
+        if attributes & 8:
+            return -36
+        if attributes & 0x40:
+            return -37
+        i = cython.cast(cython.Py_ssize_t, state[0]) * 14
+        t[i] = p
+        t[i + 1] = length
+        t[i + 2] = 0
+        t[i + 3] = delta
+        t[i + 4] = count
+        t[i + 5] = _number(src, p + 12, 4)
+        t[i + 6] = attributes
+        t[i + 7] = crc
+        t[i + 8] = _number(src, p + 27, 8)
+        t[i + 9] = _number(src, p + 35, 8)
+        t[i + 10] = -1
+        t[i + 11] = _number(src, p + 43, 8)
+        t[i + 12] = _number(src, p + 51, 2)
+        t[i + 13] = _number(src, p + 53, 4)
+        if t[i + 11] >= 0:
+            state[5] += 1
+            if rules[2] and t[i + 13] < 0:
+                state[3] = t[i + 11]
+                return -38
+        elif attributes & 0x10:
+            return -39
+        if attributes & 7:
+            state[4] += 1
+        else:
+            if cython.compiled:
+                code = _walk(src, p + 61, p + cython.cast(cython.Py_ssize_t, length), t + i, rules, state)
+            else:
+                code = _walk(src, p + 61, p + length, memoryview(t)[i : i + 14], rules, state)
+            if code:
+                return code
+        state[0] += 1
+        p += cython.cast(cython.Py_ssize_t, length)
+    state[1] = p
+    return 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _walk(
+    src: cython.pointer[cython.const[cython.uchar]],
+    p: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    t: cython.pointer[cython.longlong],
+    rules: cython.pointer[cython.longlong],
+    state: cython.pointer[cython.longlong],
+) -> cython.int:
+    """Check the records in src[p:end] of the batch at ``t``; fill in its least and largest timestamp."""
+    f = cython.declare(cython.longlong[9])
+    n: cython.longlong = 0
+    least: cython.longlong = 0
+    largest: cython.longlong = 0
+    if not cython.compiled:
+        f = [0] * 9
+    if t[4] > (end - p) // 7:
+        state[2] = 0
+        return -12
+    while n < t[4]:
+        state[2] = n
+        p = read_record(src, p, end, f, t[8])
+        if p < 0:
+            return cython.cast(cython.int, p)
+        if f[1] != n:
+            return -10
+        if f[0]:
+            return -13
+        if rules[1] and f[3] < 0:
+            return -14
+        if (f[8] < rules[3] or f[8] > rules[4]) and f[8] != -1:
+            state[3] = f[8]
+            return -40
+        if n == 0:
+            least = f[8]
+            largest = f[8]
+        elif f[8] < least:
+            least = f[8]
+        elif f[8] > largest:
+            largest = f[8]
+        n += 1
+    if p != end:
+        return -11
+    state[2] = -1
+    t[9] = largest
+    t[10] = least
+    return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _number(
+    src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, width: cython.int
+) -> cython.longlong:
+    """The signed big-endian number of 2, 4 or 8 bytes at ``p``."""
+    if cython.compiled:
+        if width == 8:
+            return cython.cast(cython.longlong, stratalog_be64(src + p))
+        if width == 4:
+            return cython.cast(cython.int, stratalog_be32(src + p))
+        return cython.cast(cython.short, (src[p] << 8) | src[p + 1])
+    return int.from_bytes(src[p : p + width], "big", signed=True)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _checksum(
+    src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.longlong:
+    if cython.compiled:
+        return stratalog_crc(0, src + p, end - p)
+    return _package_crc32c(src[p:end])
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put64(src: cython.pointer[cython.uchar], p: cython.Py_ssize_t, value: cython.longlong) -> cython.int:
+    if cython.compiled:
+        stratalog_put64(src + p, value)
+    else:
+        src[p : p + 8] = (value & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "big")
+    return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put32(src: cython.pointer[cython.uchar], p: cython.Py_ssize_t, value: cython.longlong) -> cython.int:
+    if cython.compiled:
+        stratalog_put32(src + p, value)
+    else:
+        src[p : p + 4] = (value & 0xFFFFFFFF).to_bytes(4, "big")
+    return 0

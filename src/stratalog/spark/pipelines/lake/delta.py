@@ -1,0 +1,405 @@
+"""An export to a Delta Lake table, through the package `deltalake`.
+
+    <output>/_delta_log/                            the table's transactions, and its history
+    <output>/topic=orders/date=2026-01-31/….parquet data files
+    <output>/_dead_letters/<run>/….parquet          records that could not be decoded, until they were sent
+
+The executors write Parquet files below the table; one commit of the driver adds them. The end offset of each
+log is the version of an application transaction, ``stratalog:<topic id>:<partition>``, of the same commit.
+Delta refuses a commit when another one moved one of its application transactions since the table was read: of
+two runs at once one commits, and the other reads and plans again.
+
+Crash policy: before the commit nothing happened; files of a run that died belong to no version of the table
+and go with ``vacuum``, which ``--merge`` runs with the table's own retention. After it everything happened
+but the dead letters, which stay until a run has sent them. The log entry is synced before a commit returns.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from stratalog.archive.objects import directory_of
+from stratalog.errors import ConfigError, StorageError
+from stratalog.fs import RealFileSystem
+from stratalog.spark.offsets import Pair
+from stratalog.spark.pipelines.lake.files import NO_DATE, Target, WrittenFile, date_text
+from stratalog.spark.pipelines.lake.payload import Payload
+from stratalog.spark.pipelines.lake.places import place_of
+from stratalog.spark.pipelines.lake.table import Change, ConflictError, Dates, Log, Pending
+from stratalog.spark.pipelines.lake.work import COLUMNS, LETTERS_PLACE, PlaceTarget
+from stratalog.spark.schema import arrow_schema
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable, WriterProperties
+
+PARTITION_BY = ["topic", "date"]
+APP = "stratalog"
+RUN, LETTERS = "stratalog.run", "stratalog.letters"
+"""In a commit's metadata: which run made it, and its files of dead letters by topic."""
+TOPIC_IDS = "stratalog.topic."
+"""Table properties of this prefix name the ids of the topics of each name."""
+END_OF_DATES_US = 253_402_300_800_000_000
+"""The year 10000; a later timestamp has no date."""
+DAY_MS = 86_400_000
+FORGOTTEN_MS = 7 * DAY_MS
+"""Dead letters of a run that never committed are removed after this time, as ``vacuum`` does with data."""
+
+
+def storage_options(url: str) -> dict[str, str]:
+    """What `deltalake` needs to know beside the environment, which it reads as the archive does."""
+    import os
+
+    if not url.startswith(("s3://", "s3a://")):
+        return {}
+    plain = any(
+        os.environ.get(n, "").startswith("http://") for n in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    )
+    # Creating a log entry only if it is absent is what makes of two commits one win.
+    return {"aws_conditional_put": "etag"} | ({"aws_allow_http": "true"} if plain else {})
+
+
+def open_table(url: str) -> DeltaTable | None:
+    """Open the table; None if there is none."""
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+    except ImportError as error:
+        raise ConfigError(
+            "a Delta table needs the package deltalake: pip install 'stratalog[delta]'"
+        ) from error
+    with told_by_delta(url):
+        try:
+            return DeltaTable(url, storage_options=storage_options(url))
+        except TableNotFoundError:
+            return None
+
+
+@contextmanager
+def told_by_delta(url: str) -> Iterator[None]:
+    """Raise the errors of `deltalake` as this package's own; a lost race is a `ConflictError`."""
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    try:
+        yield
+    except CommitFailedError as error:
+        raise ConflictError(
+            f"{url}: another run changed the table first: {error}; run this one again"
+        ) from error
+    except (DeltaError, OSError) as error:
+        raise StorageError(f"{url}: {str(error).strip().splitlines()[0]}") from error
+
+
+def application(log_key: str) -> str:
+    """The id of the application transaction whose version is a log's end."""
+    return f"{APP}:{log_key}"
+
+
+def properties(
+    run: str, versions: Mapping[str, int], said: Mapping[str, Any] | None = None
+) -> CommitProperties:
+    """What a commit carries: the versions of application transactions, and which run made it."""
+    from deltalake import CommitProperties, Transaction
+
+    return CommitProperties(
+        custom_metadata={RUN: run, **(said or {})},
+        app_transactions=[Transaction(name, version) for name, version in sorted(versions.items())],
+    )
+
+
+def writer_properties(compression: str) -> WriterProperties:
+    """How the table's own operations write files."""
+    from deltalake import WriterProperties
+
+    name = {"none": "UNCOMPRESSED", "lz4": "LZ4_RAW"}.get(compression, compression.upper())
+    return WriterProperties(compression=name)  # type: ignore[arg-type]
+
+
+def made_by(table: DeltaTable, run: str) -> int | None:
+    """The version that this run committed; None if it did not."""
+    table.update_incremental()
+    return next((entry["version"] for entry in table.history(100) if entry.get(RUN) == run), None)
+
+
+def sync_log(url: str, version: int) -> None:
+    """Make a log entry of a local table survive a power cut; `deltalake` does not sync."""
+    path = directory_of(url)
+    if path is None:
+        return
+    fs = RealFileSystem()
+    with fs.open(f"{path}/_delta_log/{version:020d}.json", "w") as file:
+        file.sync()
+    fs.sync_dir(f"{path}/_delta_log")
+
+
+class DeltaOutput:
+    """The table of an export, partitioned by topic and date."""
+
+    columns: tuple[str, ...] = COLUMNS
+    split = False
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._place = place_of(url)
+        self._found = open_table(url)
+
+    @property
+    def table(self) -> DeltaTable:
+        assert self._found is not None, "prepare comes first"
+        return self._found
+
+    # -- the table as it is --------------------------------------------------------------------------
+
+    def prepare(self, logs: Sequence[Log], payloads: Sequence[Payload], *, value: bool) -> None:
+        from deltalake import DeltaTable, Schema
+
+        names = [name for name in COLUMNS if value or name != "value"]
+        wanted = pa.schema([*arrow_schema(tuple(names)), ("topic", pa.string()), ("date", pa.date32())])
+        for payload in payloads:
+            wanted = _joined(wanted, payload)
+        with told_by_delta(self.url):
+            if self._found is None:
+                self._found = DeltaTable.create(
+                    self.url,
+                    wanted,
+                    mode="ignore",
+                    partition_by=PARTITION_BY,
+                    storage_options=storage_options(self.url),
+                )
+                sync_log(self.url, 0)
+            if list(self.table.metadata().partition_columns) != PARTITION_BY:
+                raise ConfigError(
+                    f"output={self.url}: it is another Delta table; give a directory of its own"
+                )
+            there = pa.schema(self.table.schema().to_arrow())
+            _check_types(there, wanted)
+            added = pa.schema([each for each in wanted if each.name not in there.names])
+            if added:
+                self.table.alter.add_columns(Schema.from_arrow(added).fields)
+            self._note_ids(logs)
+
+    def _note_ids(self, logs: Sequence[Log]) -> None:
+        """Name the topic ids before anything of them is written: the table may hold a topic of that name."""
+        changed = {}
+        for log in logs:
+            known = self.ids_of(log.topic)
+            if log.topic_id not in known:
+                changed[TOPIC_IDS + log.topic] = ",".join(sorted({*known, log.topic_id}))
+        if changed:
+            self.table.alter.set_table_properties(changed, raise_if_not_exists=False)
+
+    def ids_of(self, topic: str) -> set[str]:
+        text = self.table.metadata().configuration.get(TOPIC_IDS + topic)
+        return set() if text is None else set(text.split(","))
+
+    def ends(self, logs: Sequence[Log]) -> dict[Log, int]:
+        with told_by_delta(self.url):
+            self.table.update_incremental()
+            return self._ends(logs)
+
+    def _ends(self, logs: Sequence[Log]) -> dict[Log, int]:
+        found = ((log, self.table.transaction_version(application(log.key))) for log in logs)
+        return {log: version for log, version in found if version is not None}
+
+    def oldest(self, dates: Dates) -> dict[Pair, int]:
+        since, until = _days(dates)
+        where = (ds.field("date") >= since) & (ds.field("date") < until)
+        if dates.topics:
+            where &= ds.field("topic").isin(list(dates.topics))
+        rows = self.table.to_pyarrow_dataset().to_table(
+            columns=["topic", "partition", "offset"], filter=where
+        )
+        firsts = rows.group_by(["topic", "partition"]).aggregate([("offset", "min")])
+        return {(row["topic"], row["partition"]): row["offset_min"] for row in firsts.to_pylist()}
+
+    def facts(self) -> dict[str, object]:
+        rows = pa.table(self.table.get_add_actions(flatten=True))
+        return {
+            "output": self.url,
+            "table": "delta",
+            "version": self.table.version(),
+            "files_in_all": rows.num_rows,
+            "records_in_all": pc.sum(rows["num_records"]).as_py() or 0,
+        }
+
+    # -- commits -------------------------------------------------------------------------------------
+
+    def target(self, run: str) -> Target:
+        return PlaceTarget(self.url)
+
+    def commit(self, change: Change) -> int:
+        from deltalake.transaction import AddAction, RemoveAction
+
+        table, now_ms = self.table, time.time_ns() // 1_000_000
+        if self._ends(list(change.ends)) != {
+            log: change.before[log] for log in change.ends if log in change.before
+        }:
+            raise ConflictError(f"{self.url}: another export moved an end first; run this one again")
+        doomed = [] if change.replacing is None else self._files_of(change.replacing)
+        actions: list[AddAction | RemoveAction] = [
+            RemoveAction(path, True, now_ms, size=size, partition_values=values)
+            for path, size, values in doomed
+        ]
+        actions += [
+            added(file, {"topic": file.topic, "date": None if file.date == NO_DATE else file.date}, now_ms)
+            for file in change.files
+        ]
+        letters: dict[str, list[str]] = {}
+        for each in change.letters:
+            letters.setdefault(each.topic, []).append(each.name)
+        try:
+            with told_by_delta(self.url):
+                table.create_write_transaction(
+                    actions,
+                    "append",
+                    table.schema(),
+                    PARTITION_BY,
+                    commit_properties=properties(
+                        change.run,
+                        {application(log.key): end for log, end in change.ends.items()},
+                        {LETTERS: letters} if letters else None,
+                    ),
+                )
+        except (StorageError, ConflictError):
+            # A request may fail after it took effect, and then conflict with itself when it is tried again.
+            if made_by(table, change.run) is None:
+                raise
+        version = made_by(table, change.run)
+        assert version is not None
+        sync_log(self.url, version)
+        return len(doomed)
+
+    def _files_of(self, dates: Dates) -> list[tuple[str, int, dict[str, str | None]]]:
+        rows = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
+        since, until = _days(dates)
+        return [
+            (
+                row["path"],
+                row["size_bytes"],
+                {"topic": row["partition.topic"], "date": row["partition.date"].isoformat()},
+            )
+            for row in rows
+            if row["partition.date"] is not None
+            and since <= row["partition.date"] < until
+            and (not dates.topics or row["partition.topic"] in dates.topics)
+        ]
+
+    def discard(self, run: str) -> None:
+        self._place.remove([info.key for info in self._place.list("") if f"{run}-" in info.key])
+
+    def merge(self, topics: Sequence[str], compression: str) -> int:
+        done = 0
+        filters: list[Any] = [[("topic", "=", topic)] for topic in topics] or [None]
+        with told_by_delta(self.url):
+            for each in filters:
+                told = self.table.optimize.compact(
+                    partition_filters=each, writer_properties=writer_properties(compression)
+                )
+                done += int(told["numFilesRemoved"])
+                sync_log(self.url, self.table.version())
+            self.table.vacuum(dry_run=False)
+        return done
+
+    # -- dead letters --------------------------------------------------------------------------------
+
+    def pending(self) -> list[Pending]:
+        if self._found is None:
+            return []
+        there = {info.key: info.modified_ms for info in self._place.list(f"{LETTERS_PLACE}/")}
+        if not there:
+            return []
+        self.table.update_incremental()
+        found: list[Pending] = []
+        for entry in reversed(self.table.history()):
+            for topic, files in entry.get(LETTERS, {}).items():
+                left = tuple(file for file in files if there.pop(file, None) is not None)
+                if left:
+                    found.append(
+                        Pending(
+                            topic,
+                            query_of(self.table.metadata().id, topic),
+                            entry["version"],
+                            left,
+                            PlaceTarget(self.url),
+                        )
+                    )
+        now_ms = time.time_ns() // 1_000_000
+        self._place.remove([key for key, at_ms in there.items() if at_ms < now_ms - FORGOTTEN_MS])
+        return found
+
+    def sent(self, letters: Pending) -> None:
+        self._place.remove(letters.files)
+
+
+def query_of(table_id: object, topic: str) -> str:
+    """The id under which the dead letters of a topic are sent."""
+    return f"export-{uuid.uuid5(uuid.NAMESPACE_URL, f'{table_id}/{topic}').hex}"
+
+
+def committed_files(url: str) -> list[str] | None:
+    """The data files of the table's newest version; None if there is no table."""
+    table = open_table(url)
+    return None if table is None else sorted(table.file_uris())
+
+
+def added(file: WrittenFile, values: Mapping[str, str | None], now_ms: int) -> Any:
+    """Return the action that adds a file, with the statistics that readers skip files by."""
+    from deltalake.transaction import AddAction
+
+    spans = dict(file.spans)
+    if spans["timestamp"][1] >= END_OF_DATES_US:
+        spans.pop("timestamp")
+    stats = {
+        "numRecords": file.records,
+        "minValues": {name: _stat(name, low) for name, (low, _) in spans.items()},
+        "maxValues": {name: _stat(name, high) for name, (_, high) in spans.items()},
+    }
+    return AddAction(file.name, file.size_bytes, values, now_ms, True, json.dumps(stats))
+
+
+def _stat(name: str, value: int) -> object:
+    if name != "timestamp":
+        return value
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=value)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _days(dates: Dates) -> tuple[dt.date, dt.date]:
+    since, until = (dt.date.fromisoformat(date_text(ms // DAY_MS)) for ms in (dates.since_ms, dates.until_ms))
+    return since, until
+
+
+def _joined(schema: pa.Schema, payload: Payload) -> pa.Schema:
+    for each in payload.fields:
+        at = schema.get_field_index(each.name)
+        if at < 0:
+            schema = schema.append(each)
+        elif schema.field(at).type != each.type:
+            raise _mismatch(each.name, schema.field(at).type, each.type)
+    return schema
+
+
+def _check_types(there: pa.Schema, wanted: pa.Schema) -> None:
+    """Compare the fields of payloads; the record's own columns never change."""
+    from deltalake import Schema
+
+    known = {each.name: each.type for each in Schema.from_arrow(there).fields}
+    for each in Schema.from_arrow(wanted).fields:
+        if each.name in known and known[each.name] != each.type:
+            raise _mismatch(each.name, known[each.name], each.type)
+
+
+def _mismatch(name: str, known: object, wanted: object) -> ConfigError:
+    return ConfigError(
+        f"schema: column {name} is {known} in the table or in another topic's schema and {wanted} here; give"
+        " the field another type or export the topic to another output"
+    )

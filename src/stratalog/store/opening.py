@@ -1,0 +1,476 @@
+"""From log directories to partitions: which there are, making new ones, opening each for writing.
+
+A start lists the directories, makes what a crash kept from being made, removes what a crash kept from being
+removed, and recovers every partition. A partition that cannot be opened is offline by itself, with its
+reason; a disk that fails takes its directory offline. What the settings know and no directory holds is
+offline, never made anew: only partitions that the settings call unfinished are made.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from stratalog import locks
+from stratalog.config import BrokerConfig
+from stratalog.errors import (
+    ConfigError,
+    DiskFullError,
+    InvalidArgumentError,
+    LogDirOfflineError,
+    StorageError,
+    StratalogError,
+)
+from stratalog.fs.contract import is_device_failure
+from stratalog.log.context import LogContext
+from stratalog.log.damage import UNKNOWN, Damage
+from stratalog.log.names import partition_dir
+from stratalog.log.recovery import OpenAs, RecoveryReport, open_partition
+from stratalog.log.repair import RepairReport
+from stratalog.log.writer import PartitionWriter
+from stratalog.store.catalog import Place, TopicEntry
+from stratalog.store.logdir import LogDir, LogDirs
+from stratalog.store.moving import is_moved, take_mark_off
+from stratalog.store.registry import Registry
+from stratalog.store.settings import SavedSettings
+from stratalog.store.tiering import local_start_offset
+
+if TYPE_CHECKING:
+    from stratalog.store.archives import Archives
+
+
+Listing = dict[tuple[str, int], str]
+"""Partitions and the directory of each."""
+
+MAX_LISTINGS = 10
+"""A read-only open looks so often at most; a store that moves partitions all the time is taken as it is."""
+
+
+MAX_NAMED = 10
+"""A warning names so many partitions."""
+
+
+class Opening:
+    """Finds, makes and opens the partitions of a store, and publishes them in its registry.
+
+    A change to a topic must run inside ``changes.of(name)`` of the store; `load` and `recover` belong to the
+    start, `load` also to a read-only store, where several threads may call it.
+    """
+
+    def __init__(
+        self,
+        context: LogContext,
+        dirs: LogDirs,
+        registry: Registry,
+        settings: SavedSettings,
+        archives: Archives,
+        config: BrokerConfig,
+        *,
+        read_only: bool,
+    ) -> None:
+        self._context = context
+        self._dirs = dirs
+        self._registry = registry
+        self._settings = settings
+        self._archives = archives
+        self._config = config
+        self._read_only = read_only
+        self._loading = locks.lock("listing")
+        """Held for a listing, I/O and all, and its publication: an older one must not replace a newer one."""
+        self.on_wake: Callable[[], None] = lambda: None
+        """Called by `wake`; the background thread, which starts after the first partitions, sets it."""
+        self.recovery: list[RecoveryReport] = []
+        self.offline: dict[tuple[str, int], Exception] = {}
+        """Partitions that could not be opened, with the reason; their directories are online."""
+        self.topic_ids: WeakKeyDictionary[PartitionWriter, uuid.UUID | None] = WeakKeyDictionary()
+        """Which topic a writer was opened for; its name may be another topic's by now."""
+
+    def wake(self) -> None:
+        """Let the background thread look now: a segment was rolled, or a flush may be due earlier."""
+        self.on_wake()
+
+    def load(self) -> None:
+        """Read settings and listings anew: which topics there are and where their partitions lie."""
+        with self._loading:
+            settings = self._settings.load(read_only=self._read_only)
+            hidden = {
+                name: known.creating
+                for name, known in settings.topics.items()
+                if known.creating is not None and self._read_only
+            }
+            """Partitions that are still being made; a reader does not see them."""
+            places: dict[str, dict[int, Place]] = {
+                name: {} for name in settings.topics if hidden.get(name) != 0
+            }
+            ids: dict[str, uuid.UUID | None] = {}
+            for each, listing in self._listings().items():
+                for (topic, partition), directory in sorted(listing.items()):
+                    if self._finish_deletion(each, directory):
+                        continue
+                    if partition >= hidden.get(topic, partition + 1):
+                        continue
+                    if topic not in places:
+                        places[topic] = {}
+                        ids[topic] = each.read_topic_id(directory)
+                    twin = places[topic].get(partition)
+                    places[topic][partition] = self._one_of(twin, (each, directory))
+            self._registry.replace({name: self._entry(name, ids, found) for name, found in places.items()})
+
+    def _listings(self) -> dict[LogDir, Listing]:
+        """List the partitions of every directory.
+
+        Beside a holder a partition may move from a directory not yet listed to one already listed: the
+        listings of a read-only store count when two of them agree. Within one directory nothing moves.
+        """
+        found = self._list()
+        for _ in range(MAX_LISTINGS if self._read_only and len(found) > 1 else 0):
+            again = self._list()
+            if again == found:
+                break
+            found = again
+        return found
+
+    def _list(self) -> dict[LogDir, Listing]:
+        found: dict[LogDir, Listing] = {}
+        for each in self._dirs.online():
+            found[each] = {}
+            self._dirs.try_dir(each, partial(_list_partitions, each, found[each]))
+        return found
+
+    def _entry(
+        self, name: str, foreign: Mapping[str, uuid.UUID | None], places: Mapping[int, Place]
+    ) -> TopicEntry:
+        count = max(places, default=-1) + 1
+        if name in foreign:
+            return TopicEntry(name, foreign[name], count, foreign=True, directories=places)
+        known = self._settings.current.topics[name]
+        told = known.partitions
+        if self._read_only and known.creating is not None:
+            told = known.creating
+        return TopicEntry(name, known.id, max(told, count), dict(known.config), directories=places)
+
+    def _finish_deletion(self, each: LogDir, directory: str) -> bool:
+        """Return True if a directory belongs to a topic whose deletion was decided; a writer removes it."""
+        if (
+            not self._settings.current.deleting
+            or each.read_topic_id(directory) not in self._settings.current.deleting
+        ):
+            return False
+        if not self._read_only:
+            with suppress(DiskFullError):  # the next start removes it
+                self._dirs.try_dir(each, partial(each.delete_partition, directory))
+        return True
+
+    def _one_of(self, twin: tuple[LogDir, str] | None, found: tuple[LogDir, str]) -> tuple[LogDir, str]:
+        """A partition found twice: a move that a crash cut short left a mark on the old one."""
+        fs = self._context.fs
+        if twin is None:
+            return found
+        for old, new in ((twin, found), (found, twin)):
+            if is_moved(fs, old[1]):
+                if not self._read_only:
+                    old[0].delete_partition(old[1])
+                return new
+        for old, new in ((twin, found), (found, twin)):
+            if self._read_only and not fs.exists(old[1]):
+                return new  # the holder has finished the move since it was listed
+        raise InvalidArgumentError(
+            f"{found[1].rsplit('/', 1)[-1]} is in two log directories, {twin[0].path} and {found[0].path};"
+            " move one of them away"
+        )
+
+    def finish_creations(self) -> None:
+        """Make what a crash kept `create_topic` from making: the settings are durable, so the topic is.
+
+        Only partitions that the settings call unfinished are made: any other that is not there is missing.
+        """
+        for entry in self._registry.entries.values():
+            if entry.id is None or entry.foreign:
+                continue
+            known = self._settings.current.topics[entry.name].creating
+            first = entry.partitions if known is None else known
+            for where, directory in entry.directories.values():
+                where.complete_partition(directory, entry.id)
+            absent = [number for number in range(first, entry.partitions) if number not in entry.directories]
+            if absent and len(self._dirs.online()) == len(self._dirs.all):
+                entry = entry.placed(self._make(entry, absent))
+                self._registry.put(entry)
+            if known is not None and len(entry.directories) == entry.partitions:
+                self._settings.save_topic(entry)
+
+    def _make(self, entry: TopicEntry, partitions: Sequence[int]) -> dict[int, Place]:
+        """Make directories for partitions, spread over the log directories; durable on return."""
+        assert entry.id is not None
+        shares: dict[LogDir, list[int]] = {}
+        for partition, where in zip(partitions, self.spread(len(partitions)), strict=True):
+            shares.setdefault(where, []).append(partition)
+        places: dict[int, Place] = {}
+        try:
+            for where, share in shares.items():
+                self._settings.mark_dirty(where)
+                for partition in share:
+                    self._finish_deletion(where, where.file(partition_dir(entry.name, partition)))
+                made = where.create_partitions(entry.name, share, entry.id)
+                places.update({partition: (where, directory) for partition, directory in made.items()})
+        except BaseException:
+            _remove(places)
+            raise
+        return places
+
+    def recover(self) -> None:
+        """Open every partition for writing, several at a time."""
+        self.finish_creations()
+        jobs = []
+        for each in self._dirs.online():
+            points = each.checkpoints.recovery_point.entries()
+            starts = each.checkpoints.log_start.entries()
+            for entry in self._registry.entries.values():
+                for partition, (where, directory) in entry.directories.items():
+                    if where is each:
+                        jobs.append((entry, partition, each, directory, points, starts))
+        if not jobs:
+            return
+        threads = self._config.get_int("num.recovery.threads.per.data.dir") * len(self._dirs.all)
+        if len(jobs) == 1 or threads == 1:
+            results = [self.open_partition(*job) for job in jobs]
+        else:
+            with ThreadPoolExecutor(min(threads, len(jobs)), thread_name_prefix="stratalog-open") as pool:
+                results = list(pool.map(lambda job: self.open_partition(*job), jobs))
+        opened: dict[str, dict[int, PartitionWriter]] = {}
+        for (entry, partition, *_), writer in zip(jobs, results, strict=True):
+            if writer is not None:
+                opened.setdefault(entry.name, {})[partition] = writer
+        self._registry.put_all((self._registry.entries[name], writers) for name, writers in opened.items())
+
+    def open_partition(
+        self,
+        entry: TopicEntry,
+        partition: int,
+        where: LogDir,
+        directory: str,
+        points: Mapping[tuple[str, int], int],
+        starts: Mapping[tuple[str, int], int],
+        *,
+        new: bool = False,
+    ) -> PartitionWriter | None:
+        """Open one partition; when it fails, take it offline and return None.
+
+        A failing disk takes its whole directory offline.
+        """
+        try:
+            writer = self._open_writer(entry, partition, where, directory, points, starts, new=new)
+        except (StratalogError, OSError) as error:
+            if isinstance(error, StorageError) and is_device_failure(error):
+                self._dirs.take_offline(where, error)
+            else:
+                self.offline[(entry.name, partition)] = error
+                self._context.warn(f"{entry.name}-{partition} is offline: {error}")
+            return None
+        self.offline.pop((entry.name, partition), None)
+        return writer
+
+    def _open_writer(
+        self,
+        entry: TopicEntry,
+        partition: int,
+        where: LogDir,
+        directory: str,
+        points: Mapping[tuple[str, int], int],
+        starts: Mapping[tuple[str, int], int],
+        *,
+        new: bool,
+    ) -> PartitionWriter:
+        config = entry.config(self._config)
+        how = OpenAs(
+            clean=where.clean or new,
+            foreign=where.foreign,
+            recovery_point=points.get((entry.name, partition)),
+            log_start_offset=starts.get((entry.name, partition), 0),
+            local_start_offset=local_start_offset(self._context.fs, directory),
+            producer_expiration_ms=self._config.get_int("producer.id.expiration.ms"),
+        )
+        if is_moved(self._context.fs, directory):
+            take_mark_off(self._context.fs, directory)
+        state, report = open_partition(self._context, directory, entry.name, partition, config, how)
+        self.recovery.append(report)
+        writer = PartitionWriter(
+            self._context,
+            directory,
+            entry.name,
+            partition,
+            config,
+            state,
+            how=how,
+            before_first_write=lambda: self._settings.mark_dirty(where),
+            on_roll=self.wake,
+        )
+        self.topic_ids[writer] = entry.id
+        writer.rolls_idle = not entry.foreign
+        self._archives.attach(writer, entry, starts.get((entry.name, partition), 0))
+        if writer.next_offset > writer.recovery_point:
+            # What recovery found past the synced end is kept: make it durable before anybody sees it.
+            writer.flush()
+        return writer
+
+    def create_partitions(self, entry: TopicEntry, partitions: Sequence[int]) -> TopicEntry:
+        """Make partitions of a topic that is in the settings, and publish them; return the new entry.
+
+        They appear together or, on an error, not at all.
+        """
+        places = self._make(entry, partitions)
+        made = entry.placed(places)
+        try:
+            return self.open_and_publish(
+                made,
+                dict.fromkeys(partitions, 0),
+                new=True,
+                before=lambda: self._settings.save_topic(made),
+            )
+        except BaseException:
+            # No directory goes while the settings may say that it is complete: the next start would miss it.
+            with suppress(StorageError, OSError):
+                self._settings.save_topic(entry, creating=min(partitions))
+                _remove(places)
+            raise
+
+    def open_and_publish(
+        self,
+        entry: TopicEntry,
+        log_starts: Mapping[int, int],
+        *,
+        new: bool = False,
+        before: Callable[[], None] = lambda: None,
+    ) -> TopicEntry:
+        """Open some of a topic's partitions, given their log start offsets; publish them with the topic.
+
+        ``before`` is called between the two. ``new``: they were just made, and are durable.
+        """
+        writers: dict[int, PartitionWriter] = {}
+        try:
+            for partition, log_start_offset in log_starts.items():
+                where, directory = entry.directories[partition]
+                starts = {(entry.name, partition): log_start_offset}
+                writer = self.open_partition(entry, partition, where, directory, {}, starts, new=new)
+                if writer is None:
+                    failed = self.offline.get((entry.name, partition))
+                    raise failed if isinstance(failed, ConfigError) else self.why_offline(entry, partition)
+                writers[partition] = writer
+            before()
+        except BaseException:
+            for writer in writers.values():
+                with suppress(StorageError, OSError):
+                    writer.close()
+            raise
+        self._registry.put(entry, writers)
+        self.wake()
+        return entry
+
+    def offline_by_settings(self, entry: TopicEntry) -> dict[int, int]:
+        """Find what was not opened because of the topic's settings: log starts by partition."""
+        found = {}
+        for partition, (where, _) in entry.directories.items():
+            key = (entry.name, partition)
+            if isinstance(self.offline.get(key), ConfigError):
+                found[partition] = where.checkpoints.log_start.entries().get(key, 0)
+        return found
+
+    def spread(self, count: int) -> list[LogDir]:
+        """Choose log directories for new partitions: those that hold the fewest, then by room."""
+        held = dict.fromkeys(self._dirs.online(), 0)
+        if not held:
+            paths = ", ".join(f"{each.path}: {each.offline}" for each in self._dirs.all)
+            raise LogDirOfflineError(f"every log directory is offline: {paths}")
+        for entry in self._registry.entries.values():
+            for where, _ in entry.directories.values():
+                if where in held:
+                    held[where] += 1
+        room = {where: -self._context.fs.free_bytes(where.path) for where in held}
+        chosen = []
+        for _ in range(count):
+            where = min(held, key=lambda each: (held[each], room[each]))
+            held[where] += 1
+            chosen.append(where)
+        return chosen
+
+    def why_offline(self, entry: TopicEntry, partition: int) -> LogDirOfflineError:
+        """Build the error for a partition that is offline, naming the reason and the way out."""
+        name = f"{entry.name}-{partition}"
+        failed = self.offline.get((entry.name, partition))
+        if failed is not None:
+            way_out = "topic alter" if isinstance(failed, ConfigError) else "repair"
+            return LogDirOfflineError(f"{name} is offline: {failed}; see `stratalog {way_out} {entry.name}`")
+        broken = [each for each in self._dirs.all if each.offline is not None]
+        why = f"{broken[0].path}: {broken[0].offline}" if broken else "no log directory holds it"
+        absent = self._not_given()
+        if absent:
+            why += f"; missing: {', '.join(absent)}"
+        return LogDirOfflineError(
+            f"{name} is offline: {why}; bring it back, or give it up with `stratalog repair {entry.name}"
+            f" --partition {partition} --action drop-damaged`"
+        )
+
+    def _not_given(self) -> list[str]:
+        """Return the log directories that the settings know and nobody gave."""
+        here = {each.id for each in self._dirs.online()}
+        here |= {each.path for each in self._dirs.all if each.offline is not None}
+        return [
+            path for known, path in self._settings.current.directories.items() if not {known, path} & here
+        ]
+
+    def warn_of_missing(self) -> None:
+        """Tell, once the store is open, which partitions no directory holds, and which directory may."""
+        missing = [
+            f"{entry.name}-{number}"
+            for entry in self._registry.entries.values()
+            for number in range(entry.partitions)
+            if number not in entry.directories
+        ]
+        if missing:
+            names = ", ".join(missing[:MAX_NAMED])
+            more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
+            where = ", ".join(self._not_given())
+            why = (
+                f"the store has another log directory, {where}; give it too"
+                if where
+                else "no log directory holds it"
+            )
+            self._context.warn(f"offline: {names}{more}: {why}")
+
+    def give_up(
+        self, entry: TopicEntry, partition: int, *, action: str, dry_run: bool, behind: int = 0
+    ) -> RepairReport:
+        """Make a partition that no directory holds anew, empty, behind the last end that is known of it."""
+        report, name = RepairReport(dry_run=dry_run), f"{entry.name}-{partition}"
+        if action == "rebuild-indexes":
+            report.actions.append(f"{name}: no log directory holds it; drop-damaged or truncate gives it up")
+            return report
+        key = (entry.name, partition)
+        marks = (each.checkpoints.high_watermark.entries().get(key, 0) for each in self._dirs.online())
+        start = max(behind, *marks)
+        report.actions.append(f"{name}: given up; it begins anew, empty, at offset {start}")
+        report.lost.append(Damage(name, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, "no log directory holds it"))
+        report.lost_records = None
+        if not dry_run:
+            assert entry.id is not None
+            where = self.spread(1)[0]
+            self._settings.mark_dirty(where)
+            made = where.create_partitions(entry.name, [partition], entry.id, base_offset=start)
+            placed = entry.placed({partition: (where, made[partition])})
+            self.open_and_publish(placed, {partition: start}, new=True)
+        return report
+
+
+def _remove(places: Mapping[int, Place]) -> None:
+    """Remove directories that were made in vain, as far as the disk allows."""
+    for where, directory in places.values():
+        with suppress(StorageError, OSError):
+            where.delete_partition(directory)
+
+
+def _list_partitions(where: LogDir, into: Listing) -> None:
+    into.update(where.partitions())

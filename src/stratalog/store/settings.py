@@ -1,0 +1,186 @@
+"""The settings file of a store: reading it, and the one place that writes it.
+
+It keeps the topics, the ids that were handed out, and the broker settings of the last writable open. Without
+those a command line that opens the store by itself would go by the defaults, and delete by a default
+retention what a program means to keep. Its bytes: `stratalog.format.settings`.
+
+Crash policy: every log directory has a copy, written beside and renamed; the highest generation wins.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from stratalog import locks
+from stratalog.config import BrokerConfig
+from stratalog.errors import ConfigError, CorruptionError, FormatError, StorageError
+from stratalog.format.settings import FILE_NAME, Settings, TopicSettings, newest, parse
+from stratalog.fs import FileSystem
+from stratalog.log.context import logger
+from stratalog.store.catalog import TopicEntry
+from stratalog.store.logdir import LogDir, LogDirs
+from stratalog.store.registry import Registry
+
+
+class SavedSettings:
+    """The settings of an open store as they are on disk. Thread-safe.
+
+    A change is durable when its call returns, and is made before what it speaks of is published.
+    """
+
+    def __init__(self, dirs: LogDirs, registry: Registry, config: BrokerConfig, *, remember: bool) -> None:
+        self.current = Settings()
+        self._dirs = dirs
+        self._registry = registry
+        self._config = config
+        self._remember = remember  # whether the settings of this open are kept with the store
+        self._saving = locks.rlock("settings")
+        """Protects ``current`` and its files: the one write of them happens under it."""
+        self._deleting: set[uuid.UUID] = set()
+
+    def load(self, *, read_only: bool) -> Settings:
+        """Read the newest settings among the directories."""
+        self.current = _load(self._dirs.online(), read_only=read_only)
+        return self.current
+
+    def save_topic(self, entry: TopicEntry, creating: int | None = None) -> None:
+        """Write a topic, new or changed, to the settings; durable on return. Publishing it comes after.
+
+        ``creating``: partitions from this on are about to be made; the next start makes them after a crash.
+        """
+        with self._saving:
+            saved = replace(_settings_of(entry), creating=creating)
+            self._save({**self.current.topics, entry.name: saved})
+
+    def forget_topic(self, name: str) -> None:
+        """Take a topic out of the settings that could not be made."""
+        with self._saving:
+            self._save({known: value for known, value in self.current.topics.items() if known != name})
+
+    @contextmanager
+    def deleting(self, entry: TopicEntry) -> Iterator[None]:
+        """Take a topic out of the settings; its id stays in them for as long as its directories are removed.
+
+        An id is never given twice. Those of directories that are offline stay in the settings.
+        """
+        going = [] if entry.id is None else [entry.id]
+        with self._saving:
+            self._deleting.update(going)
+            try:
+                self.forget_topic(entry.name)
+            except BaseException:
+                self._deleting.difference_update(going)
+                raise
+        yield
+        with self._saving:
+            self._deleting.difference_update(going)
+
+    def allocate_producer_ids(self, count: int, taken: Collection[int]) -> range:
+        """Reserve ``count`` ids in a row, none of them in ``taken``; durable before they are returned."""
+        with self._saving:
+            first = self.current.next_producer_id
+            for each in sorted(taken):
+                if first <= each < first + count:
+                    first = each + 1
+            self._save(self.current.topics, next_producer_id=first + count)
+            return range(first, first + count)
+
+    def mark_dirty(self, where: LogDir) -> None:
+        """Before the first write to a directory; the settings file in it says that it is ours from now on.
+
+        What was said about the store as a whole is kept from here on, too.
+        """
+        if self._unsaved():
+            with self._saving:
+                if self._unsaved():
+                    self._save(self.current.topics)
+        if not where.has_settings:
+            with self._saving:
+                where.write_settings(self.current)
+        where.mark_dirty()
+
+    def _save(self, topics: Mapping[str, TopicSettings], next_producer_id: int | None = None) -> None:
+        """Write the settings to every directory; the highest generation wins at the next open."""
+        gone = self.current.deleting if len(self._dirs.online()) < len(self._dirs.all) else ()
+        gone = (*gone, *(each for each in self._deleting if each not in gone))
+        settings = Settings(
+            self.current.generation + 1,
+            dict(topics),
+            self._kept(),
+            gone,
+            self._directories(),
+            self.current.next_producer_id if next_producer_id is None else next_producer_id,
+        )
+        for each in self._dirs.online():
+            each.mark_dirty()
+            each.write_settings(settings)
+        self.current = settings
+
+    def _directories(self) -> dict[str, str]:
+        """Return the log directories to remember, by id; a missing one as long as a partition is missing."""
+        topics, online = self._registry.entries.values(), self._dirs.online()
+        incomplete = any(len(entry.directories) < entry.partitions for entry in topics)
+        known = dict(self.current.directories) if incomplete or len(online) < len(self._dirs.all) else {}
+        for each in online:
+            if each.id is not None:
+                known[each.id] = each.path
+        return known
+
+    def _unsaved(self) -> bool:
+        """True when the settings file does not yet know what this open said, or where."""
+        return self.current.store != self._kept() or self.current.directories != self._directories()
+
+    def _kept(self) -> dict[str, str]:
+        """What is kept of what was said about the store as a whole."""
+        return self._config.explicit if self._remember else dict(self.current.store)
+
+
+def _load(dirs: list[LogDir], *, read_only: bool) -> Settings:
+    """Return the newest settings among the directories.
+
+    A writer does not go on without settings that are there and damaged: it would overwrite them.
+    """
+    settings = newest(found for found in (each.read_settings() for each in dirs) if found is not None)
+    damaged = [each for each in dirs if settings is None and each.has_settings]
+    if damaged and not read_only:
+        raise CorruptionError(
+            "no copy of the store's settings can be read; move the file away to go on with every topic's"
+            " data and without its settings",
+            path=damaged[0].file(FILE_NAME),
+        )
+    return settings or Settings()
+
+
+def remembered(fs: FileSystem, paths: Sequence[str]) -> BrokerConfig:
+    """Return the broker settings kept in the log directories; the defaults where there are none.
+
+    One that this version does not know is left out, with a warning: a newer one wrote it.
+    """
+    found = []
+    for path in paths:
+        try:
+            found.append(parse(fs.read_file(f"{path}/{FILE_NAME}")))
+        except (FileNotFoundError, NotADirectoryError, FormatError, StorageError):
+            continue  # opening will say what is wrong with it
+    kept = newest(found)
+    said = dict(kept.store) if kept is not None else {}
+    try:
+        return BrokerConfig.parse(said)
+    except ConfigError:
+        known = {}
+        for name, value in said.items():
+            try:
+                BrokerConfig.parse({name: value})
+                known[name] = value
+            except ConfigError as error:
+                logger.warning("a setting kept with the store is left out: %s", error)
+        return BrokerConfig.parse(known)
+
+
+def _settings_of(entry: TopicEntry) -> TopicSettings:
+    """Return what the settings file says of a topic."""
+    assert entry.id is not None
+    return TopicSettings(entry.id, entry.partitions, dict(entry.overrides))

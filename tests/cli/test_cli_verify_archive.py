@@ -1,0 +1,65 @@
+"""`verify` beside an archive that cannot be reached: what is here is checked, what is there is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import stratalog
+from tests.cli.shell import Shell
+
+SEGMENTS = 4
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """A store with two topics; the archive had the first segments of one of them, and was moved away."""
+    shell = Shell(tmp_path / "data")
+    settings = ("remote.storage.enable=true", "local.retention.ms=1", "file.delete.delay.ms=0")
+    shell.ok("topic", "create", "old", *(part for each in settings for part in ("--config", each)))
+    shell.ok("topic", "create", "plain")
+    for at in range(SEGMENTS):
+        shell.ok("append", "old", stdin=f"{at}\n")
+        shell.ok("roll", "old")
+    shell.ok("archive")
+    shell.ok("archive")
+    shell.ok("append", "old", stdin="here\n")
+    shell.ok("append", "plain", stdin="here\n")
+    assert [each["state"] for each in shell.json("segments", "old")][:SEGMENTS] == ["archived"] * SEGMENTS
+    (tmp_path / "data.archive").rename(tmp_path / "away")
+    return shell
+
+
+def test_the_archive_is_named_and_the_rest_is_checked(shell: Shell) -> None:
+    result = shell("verify", "--json")
+    assert result.exit_code == 5, result.output
+    found = json.loads(result.stdout)
+    assert [damage["path"] for damage in found["damages"]] == ["old-0"]
+    assert "the archive cannot be read" in found["damages"][0]["reason"]
+    assert "offsets 0 to 3" in found["damages"][0]["reason"]
+    assert found["segments"] == 2
+    assert found["records"] == 2
+    shown = shell("verify")
+    assert shown.exit_code == 5
+    assert "the archive cannot be read" in shown.stdout
+
+
+def test_damage_beside_it_is_found(shell: Shell) -> None:
+    log = Path(shell.paths[0]) / "plain-0" / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    data[-2] ^= 1
+    log.write_bytes(data)
+    result = shell("verify", "--json")
+    assert result.exit_code == 5
+    paths = [damage["path"] for damage in json.loads(result.stdout)["damages"]]
+    assert paths[0] == "old-0"
+    assert str(log) in paths
+
+
+def test_the_library_goes_on_too(shell: Shell) -> None:
+    with stratalog.open(shell.paths[0], read_only=True) as store:
+        report = stratalog.verify(store)
+    assert report.records == 2
+    assert ["the archive cannot be read" in damage.reason for damage in report.damages] == [True]

@@ -1,0 +1,64 @@
+"""A seeded slice of the interleavings; `make explore` runs them all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from stratalog.testing.locks import LockChecker
+from tests.explore import explorer
+from tests.explore.world import OPERATIONS
+
+SLICES = 6
+SCHEDULES = 40
+ONCE_WRONG: tuple[tuple[explorer.Pair, int], ...] = (
+    (("close", "append"), 34),
+    (("compact", "append"), 113),
+    (("erase", "append"), 127),
+    (("recreate", "append"), 164),
+    (("recreate", "append"), 170),
+    (("recreate", "roll"), 130),
+    (("recreate", "delete_topic"), 156),
+)
+"""Schedules that broke a promise once."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logger = logging.getLogger("stratalog")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
+
+
+def test_every_operation_meets_every_other_one() -> None:
+    pairs = explorer.pairs()
+    meeting = set(OPERATIONS) - {"follow_until_closed"}
+    assert set(pairs) >= {(first, second) for first in meeting for second in meeting}
+    assert ("close_failing", "follow_until_closed") in pairs
+
+
+@pytest.mark.parametrize("seed", range(SLICES))
+def test_a_slice_of_the_interleavings_breaks_no_promise(seed: int, lock_checker: LockChecker) -> None:
+    failures = []
+    for pair, pause_at in explorer.slice_of(seed, SCHEDULES):
+        if explorer.is_known(pair):
+            continue
+        wrong = explorer.run(lock_checker, pair, pause_at)[1]
+        if wrong:
+            failures.append(f"{pair[0]}@{pause_at} x {pair[1]}: {wrong}")
+    assert not failures, "\n".join(failures)
+
+
+def test_what_broke_a_promise_once_does_so_no_more(lock_checker: LockChecker) -> None:
+    found = {at: explorer.run(lock_checker, pair, at) for pair, at in ONCE_WRONG}
+    assert {at: wrong for at, (_, wrong) in found.items() if wrong} == {}
+    assert all(calls >= at for at, (calls, _) in found.items()), "nothing was interleaved"
+
+
+def test_a_close_has_something_to_do(lock_checker: LockChecker) -> None:
+    assert explorer.points(lock_checker, ("close", "append")) > 20
+    assert explorer.points(lock_checker, ("close_failing", "append")) > 5
