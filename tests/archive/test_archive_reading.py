@@ -17,10 +17,10 @@ from stratalog.archive.directory import DirectoryObjects
 from stratalog.archive.source import StoredSegment
 from stratalog.fs import FailingFileSystem, Fault, HandleCache, MemoryFileSystem, RealFileSystem
 from stratalog.kernel import hash64
-from stratalog.log.cold import ArchivedSegment
 from stratalog.log.context import LogContext
-from stratalog.log.lookup import key_offsets
-from stratalog.log.segment import Segment
+from stratalog.log.read.archived_segment import ArchivedSegment
+from stratalog.log.read.key_lookup import key_offsets
+from stratalog.log.segment.segment import Segment
 from stratalog.model import SegmentState
 from tests.archive.faulty import FaultyObjects, Killed
 from tests.archive.samples import TOPIC, make_segments, open_for, partition_of
@@ -183,8 +183,8 @@ def test_damaged_and_missing_objects_are_named(cloud: FaultyObjects, sample: Seg
 
 
 def test_a_flipped_bit_in_the_log_is_found_by_its_reader(cloud: FaultyObjects, sample: SegmentUpload) -> None:
-    from stratalog.log.chunks import read_chunks
-    from stratalog.log.segment import Start
+    from stratalog.log.read.chunks import read_chunks
+    from stratalog.log.segment.segment import Start
 
     with open_for(cloud, part_bytes=BIG_PART) as archive:
         partition = partition_of(archive)

@@ -13,7 +13,7 @@ import stratalog
 from tests.store.small_disk import SmallDisk, small_disk
 
 COMMAND = """
-import sys, stratalog.store.admin, stratalog.store.store
+import sys, stratalog.store.admin.admin, stratalog.store.store
 from pathlib import Path
 from tests.store.small_disk import _Quota
 quota = _Quota(Path(sys.argv[1]), int(sys.argv[2]))

@@ -15,7 +15,7 @@ from stratalog.cli import janitor
 from stratalog.cli.exit_codes import ExitCode
 from stratalog.cli.steps import outcome, show_report, steps_table, summary
 from stratalog.log.policy.preview import Step
-from stratalog.store.reports import LifecycleReport
+from stratalog.store.lifecycle.reports import LifecycleReport
 from tests.cli.shell import Shell
 
 HOUR_MS = 3_600_000

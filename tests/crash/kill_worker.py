@@ -45,7 +45,7 @@ from stratalog.errors import (
 )
 from stratalog.fs import RealFile, RealFileSystem
 from stratalog.model import Record
-from stratalog.store.reports import LifecycleReport
+from stratalog.store.lifecycle.reports import LifecycleReport
 from stratalog.testing import Fact
 from tests.crash.driver import encode_batch
 

@@ -17,13 +17,15 @@ from stratalog.format import checkpoints
 from stratalog.format.batch import Peek
 from stratalog.fs import SurvivorMode
 from stratalog.fs.memory import MemoryFileSystem
-from stratalog.log import chunks, listing, recovery, replay
-from stratalog.log.active import ActiveSegment
-from stratalog.log.producers import ProducerState
-from stratalog.log.recovery import _Recovery
-from stratalog.log.scanning import scan_file
-from stratalog.log.sync import SyncedEnd, Syncer
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.read import chunks
+from stratalog.log.recover import producer_replay, recovery
+from stratalog.log.recover.recovery import _Recovery
+from stratalog.log.segment import listing
+from stratalog.log.segment.scanning import scan_file
+from stratalog.log.write.active import ActiveSegment
+from stratalog.log.write.producers import ProducerState
+from stratalog.log.write.sync import SyncedEnd, Syncer
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.checkpoints import Checkpoints, OffsetCheckpoint
 from stratalog.store.logdir import LogDir
 from stratalog.store.opening import Opening
@@ -118,7 +120,7 @@ def producers_forgotten(patch: Patch) -> None:
 
 
 def snapshot_alone(patch: Patch) -> None:
-    patch.setattr(replay, "replay", lambda *args, **kwargs: None)
+    patch.setattr(producer_replay, "replay", lambda *args, **kwargs: None)
 
 
 def log_start_not_durable(patch: Patch) -> None:

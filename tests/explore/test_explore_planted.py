@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from stratalog.log import produce
-from stratalog.log.keys import ActiveKeyIndex
-from stratalog.log.log_end import LogEnd
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.write import produce
+from stratalog.log.write.active_keys import ActiveKeyIndex
+from stratalog.log.write.log_end import LogEnd
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.checkpoints import OffsetCheckpoint
 from stratalog.store.partitions import Partitions
 from stratalog.testing.locks import LockChecker

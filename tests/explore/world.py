@@ -26,8 +26,8 @@ from stratalog.errors import (
     UnknownTopicError,
 )
 from stratalog.fs import SurvivorMode
-from stratalog.log.verify import verify_partition
-from stratalog.store.commands import run_command
+from stratalog.log.check.verify import verify_partition
+from stratalog.store.admin.commands import run_command
 from stratalog.store.store import Store
 from stratalog.testing import Fact, FailingFileSystem, Fault, ManualClock, MemoryFileSystem
 from tests.crash.driver import encode_batch

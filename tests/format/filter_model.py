@@ -1,6 +1,6 @@
 """Compaction in the plainest Python: batches taken apart, records judged one by one, batches put together.
 
-Shares nothing with the package but the codecs and the CRC. What `stratalog.format.batch_filter` makes must be
+Shares nothing with the package but the codecs and the CRC. What `stratalog.format.batch.filter` makes must be
 byte for byte what comes out here.
 """
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from stratalog import kernel
 from stratalog.errors import CorruptionError
-from stratalog.format import batch, batch_filter
-from stratalog.format.batch_filter import DISCARD, KEEP_EMPTY, START_HORIZON
+from stratalog.format import batch
+from stratalog.format.batch import filter
+from stratalog.format.batch.filter import DISCARD, KEEP_EMPTY, START_HORIZON
 from stratalog.model import Record
 from tests.format import filter_model as model
 from tests.format.filter_model import CONTROL, HORIZON, Batch, Plain, varint
@@ -90,7 +91,7 @@ def joined(batches: list[Batch]) -> tuple[bytes, batch.Scan]:
     return log, scan
 
 
-def same(found: batch_filter.Filtered, wanted: model.Outcome, log: bytes, batches: list[Batch]) -> None:
+def same(found: filter.Filtered, wanted: model.Outcome, log: bytes, batches: list[Batch]) -> None:
     """The bytes, the counts, and a scan that says what a scan and a measure of those bytes would."""
     assert bytes(found.data) == wanted.data
     assert found.records_in == wanted.records_in
@@ -132,19 +133,19 @@ def test_compaction_is_the_models(batches: list[Batch], data: st.DataObject) -> 
         keep_offsets=keep,
     )
     for _ in on_each_kernel():
-        keys = batch_filter.KeyMap(MEMORY, 0)
+        keys = filter.KeyMap(MEMORY, 0)
         skip = bytes(row in skipped for row in range(scan.n))
-        assert batch_filter.build(keys, log, scan, skip=skip, lo=lo) == scan.n
+        assert filter.build(keys, log, scan, skip=skip, lo=lo) == scan.n
         assert len(keys) == len(wanted_keys)
         assert keys.latest_offset == (offsets[-1] if scan.n else -1)
         for key in [*KEYS, b"other"]:
             assert keys.get(key) == wanted_keys.get(key)
         keys.latest_offset -= short if scan.n else 0
-        found = batch_filter.filter_batches(
+        found = filter.filter_batches(
             log,
             scan,
             keys=keys if mapped else None,
-            drop_keys=batch_filter.DropSet(drops),
+            drop_keys=filter.DropSet(drops),
             retention=bytes(one.retention for one in batches),
             now_ms=NOW,
             delete_retention_ms=retention_ms,
@@ -159,12 +160,12 @@ def test_a_second_round_changes_nothing(batches: list[Batch]) -> None:
     log, scan = joined(batches)
     retention = bytes(one.retention & KEEP_EMPTY for one in batches)
     for _ in on_each_kernel():
-        keys = batch_filter.KeyMap(MEMORY, 0)
-        batch_filter.build(keys, log, scan)
+        keys = filter.KeyMap(MEMORY, 0)
+        filter.build(keys, log, scan)
         rules: dict[str, Any] = {"keys": keys, "now_ms": NOW, "delete_retention_ms": 1}
-        once = batch_filter.filter_batches(log, scan, retention=retention, **rules)
+        once = filter.filter_batches(log, scan, retention=retention, **rules)
         stay = bytes([KEEP_EMPTY]) * once.scan.n
-        twice = batch_filter.filter_batches(once.data, once.scan, retention=stay, **rules)
+        twice = filter.filter_batches(once.data, once.scan, retention=stay, **rules)
         assert twice.unchanged
         assert twice.data == once.data
 
@@ -175,15 +176,15 @@ def test_rows_can_be_picked(batches: list[Batch], first: int, last: int) -> None
     log, scan = joined(batches)
     first, last = sorted((min(first, scan.n), min(last, scan.n)))
     for _ in on_each_kernel():
-        keys, pieces = batch_filter.KeyMap(MEMORY, 0), batch_filter.KeyMap(MEMORY, 0)
-        batch_filter.build(keys, log, scan)
+        keys, pieces = filter.KeyMap(MEMORY, 0), filter.KeyMap(MEMORY, 0)
+        filter.build(keys, log, scan)
         for low, high in ((0, first), (first, last), (last, None)):
-            assert batch_filter.build(pieces, log, scan, low, high) == (scan.n if high is None else high)
+            assert filter.build(pieces, log, scan, low, high) == (scan.n if high is None else high)
         assert len(keys) == len(pieces)
         assert keys.latest_offset == pieces.latest_offset
-        whole = batch_filter.filter_batches(log, scan, keys=keys, now_ms=NOW, delete_retention_ms=9)
+        whole = filter.filter_batches(log, scan, keys=keys, now_ms=NOW, delete_retention_ms=9)
         parts = [
-            batch_filter.filter_batches(log, scan, low, high, keys=pieces, now_ms=NOW, delete_retention_ms=9)
+            filter.filter_batches(log, scan, low, high, keys=pieces, now_ms=NOW, delete_retention_ms=9)
             for low, high in ((0, first), (first, last), (last, None))
         ]
         assert b"".join(part.data for part in parts) == whole.data
@@ -202,21 +203,19 @@ def test_more_keys_than_fit_take_more_passes(batches: list[Batch], capacity: int
     log, scan = joined(batches)
     last = batches[-1].last_offset if batches else -1
     retention = bytes([KEEP_EMPTY]) * scan.n
-    whole = batch_filter.KeyMap(MEMORY, 0)
-    batch_filter.build(whole, log, scan)
-    wanted = batch_filter.filter_batches(log, scan, keys=whole, retention=retention)
+    whole = filter.KeyMap(MEMORY, 0)
+    filter.build(whole, log, scan)
+    wanted = filter.filter_batches(log, scan, keys=whole, retention=retention)
     for _ in on_each_kernel():
         data, found = log, scan
         dirty = 0
         for _ in range(200):
-            keys = batch_filter.KeyMap(batch_filter.KeyMap.memory_for(capacity), dirty)
+            keys = filter.KeyMap(filter.KeyMap.memory_for(capacity), dirty)
             assert capacity <= keys.capacity <= capacity + 2
-            row = batch_filter.build(keys, data, found, lo=dirty)
+            row = filter.build(keys, data, found, lo=dirty)
             assert keys.full == (row < found.n)
             assert len(keys) <= keys.capacity
-            made = batch_filter.filter_batches(
-                data, found, keys=keys, retention=bytes([KEEP_EMPTY]) * found.n
-            )
+            made = filter.filter_batches(data, found, keys=keys, retention=bytes([KEEP_EMPTY]) * found.n)
             data, found = bytes(made.data), made.scan
             if row == found.n:
                 break
@@ -232,13 +231,13 @@ def test_tombstones_that_are_due(batches: list[Batch]) -> None:
     log, scan = joined(batches)
     retention = bytes(one.retention for one in batches)
     for _ in on_each_kernel():
-        keys = batch_filter.KeyMap(MEMORY, 0)
-        batch_filter.build(keys, log, scan)
+        keys = filter.KeyMap(MEMORY, 0)
+        filter.build(keys, log, scan)
         rules: dict[str, Any] = {"keys": keys, "now_ms": NOW, "retention": retention}
-        due = batch_filter.due_tombstones(log, scan, **rules)
+        due = filter.due_tombstones(log, scan, **rules)
         offsets = [one.offset for one in due]
-        gone = batch_filter.filter_batches(log, scan, delete_retention_ms=5, **rules)
-        kept = batch_filter.filter_batches(log, scan, delete_retention_ms=5, keep_offsets=offsets, **rules)
+        gone = filter.filter_batches(log, scan, delete_retention_ms=5, **rules)
+        kept = filter.filter_batches(log, scan, delete_retention_ms=5, keep_offsets=offsets, **rules)
         assert kept.tombstones_out - gone.tombstones_out == len(due)
         for one in due:
             assert keys.get(one.key) == one.offset
@@ -257,10 +256,10 @@ def test_a_large_batch_and_many_small_ones() -> None:
     newest = 1000 + 4999
     batches = [Batch(0, 4999, many, 0, 1000, newest), *small, Batch(9000, 4999, many, 4, 1000, newest)]
     log, scan = joined(batches)
-    keys = batch_filter.KeyMap(1 << 18, 0)
-    assert batch_filter.build(keys, log, scan) == scan.n
+    keys = filter.KeyMap(1 << 18, 0)
+    assert filter.build(keys, log, scan) == scan.n
     wanted = model.compact(batches, keys=model.latest(batches), now_ms=NOW, delete_retention_ms=10**11)
-    found = batch_filter.filter_batches(
+    found = filter.filter_batches(
         log,
         scan,
         keys=keys,
@@ -278,9 +277,9 @@ def test_records_may_grow() -> None:
     for codec in (0, 3):
         batches = [Batch(0, 1999, records, codec, 5, 5)]
         log, scan = joined(batches)
-        keys = batch_filter.KeyMap(1 << 16, 0)
-        batch_filter.build(keys, log, scan)
-        found = batch_filter.filter_batches(log, scan, keys=keys, now_ms=0, delete_retention_ms=2**62)
+        keys = filter.KeyMap(1 << 16, 0)
+        filter.build(keys, log, scan)
+        found = filter.filter_batches(log, scan, keys=keys, now_ms=0, delete_retention_ms=2**62)
         wanted = model.compact(batches, keys=model.latest(batches), delete_retention_ms=2**62)
         same(found, wanted, log, batches)
         assert codec or len(found.data) >= len(log) + 2000 * 8
@@ -293,13 +292,13 @@ def test_a_batch_larger_than_the_map() -> None:
     for codec in (0, 4):
         batches = [Batch(100, 700, records, codec, 5, 5)]
         log, scan = joined(batches)
-        keys = batch_filter.KeyMap(16 * 100, 0)
+        keys = filter.KeyMap(16 * 100, 0)
         assert keys.capacity == 85
-        assert batch_filter.build(keys, log, scan) == 0
+        assert filter.build(keys, log, scan) == 0
         assert keys.full
         assert len(keys) == 85
         assert keys.latest_offset == 100 + 2 * 169 + 1  # the record after the 170th had no room
-        found = batch_filter.filter_batches(log, scan, keys=keys)
+        found = filter.filter_batches(log, scan, keys=keys)
         assert found.records_out == 300 - 85
 
 
@@ -309,15 +308,15 @@ def test_offsets_far_apart_end_a_map() -> None:
     edge = Batch(2**32 - 2, 0, (Plain(0, 5, b"b", b"v"),), 0, 5, 5)
     far = Batch(2**32 - 1, 1, (Plain(0, 5, b"a", b"v"), Plain(1, 5, b"b", b"v")), 0, 5, 5)
     log, scan = joined([near, edge, far])
-    keys = batch_filter.KeyMap(MEMORY, 0)
-    assert batch_filter.build(keys, log, scan) == 2
+    keys = filter.KeyMap(MEMORY, 0)
+    assert filter.build(keys, log, scan) == 2
     assert keys.full
     assert (keys.get(b"a"), keys.get(b"b"), keys.latest_offset) == (0, 2**32 - 2, 2**32 - 2)
     keys.clear(keys.latest_offset + 1)
-    assert batch_filter.build(keys, log, scan, 2) == 3
+    assert filter.build(keys, log, scan, 2) == 3
     assert (keys.get(b"a"), keys.get(b"b")) == (2**32 - 1, 2**32)
     keys.clear(0)  # an empty map moves to where its first batch is
-    assert batch_filter.build(keys, log, scan, 2) == 3
+    assert filter.build(keys, log, scan, 2) == 3
     assert (keys.get(b"a"), keys.get(b"b")) == (2**32 - 1, 2**32)
 
 
@@ -334,12 +333,12 @@ def test_transactions() -> None:
         Batch(6, 0, marker, 0x70, 7, 7, 0, 7, 0, -1, START_HORIZON),
     ]
     log, scan = joined(batches)
-    assert list(batch_filter.transaction_rows(scan)) == [0, 1, 2, 3, 4]
-    assert list(batch_filter.transaction_rows(scan, 1, 3)) == [1, 2]
-    keys = batch_filter.KeyMap(MEMORY, 0)
-    assert batch_filter.build(keys, log, scan, skip=b"\1\1\0\0\0") == 5
+    assert list(filter.transaction_rows(scan)) == [0, 1, 2, 3, 4]
+    assert list(filter.transaction_rows(scan, 1, 3)) == [1, 2]
+    keys = filter.KeyMap(MEMORY, 0)
+    assert filter.build(keys, log, scan, skip=b"\1\1\0\0\0") == 5
     assert (len(keys), keys.latest_offset) == (0, 6)
-    found = batch_filter.filter_batches(
+    found = filter.filter_batches(
         log,
         scan,
         keys=keys,
@@ -376,27 +375,27 @@ def test_erasing_leaves_the_rest_alone() -> None:
         Batch(12, 4, records, HORIZON, 1, 9),
     ]
     log, scan = joined(batches)
-    found = batch_filter.filter_batches(
+    found = filter.filter_batches(
         log,
         scan,
-        drop_keys=batch_filter.DropSet([b"a"]),
+        drop_keys=filter.DropSet([b"a"]),
         retention=bytes(one.retention for one in batches),
         now_ms=NOW,
     )
     same(found, model.compact(batches, keys=None, drop_keys={b"a"}, now_ms=NOW), log, batches)
     left = batch.decode_records(found.data, found.scan, topic="t", partition=0)
     assert [record.key for record in left] == [b"b", None, b"aa"] * 3
-    assert not batch_filter.filter_batches(log, scan).batches_rewritten
+    assert not filter.filter_batches(log, scan).batches_rewritten
 
 
 @pytest.mark.usefixtures("either")
 def test_nothing_in_nothing_out() -> None:
     scan = batch.scan(b"")
-    keys = batch_filter.KeyMap(32, 0)
-    assert batch_filter.build(keys, b"", scan) == 0
-    found = batch_filter.filter_batches(b"", scan, keys=keys)
+    keys = filter.KeyMap(32, 0)
+    assert filter.build(keys, b"", scan) == 0
+    found = filter.filter_batches(b"", scan, keys=keys)
     assert (len(found.data), found.scan.n, found.max_offset_read, found.unchanged) == (0, 0, -1, True)
-    assert batch_filter.due_tombstones(b"", scan, keys=None, now_ms=5) == []
+    assert filter.due_tombstones(b"", scan, keys=None, now_ms=5) == []
 
 
 @pytest.mark.usefixtures("either")
@@ -408,12 +407,12 @@ def test_broken_records_are_named(codec: int) -> None:
     log = good + bad
     scan = batch.scan(log)
     assert scan.n == 2
-    keys = batch_filter.KeyMap(MEMORY, 0)
+    keys = filter.KeyMap(MEMORY, 0)
     with pytest.raises(CorruptionError, match="out of order") as caught:
-        batch_filter.build(keys, log, scan)
+        filter.build(keys, log, scan)
     assert caught.value.position == len(good)
     with pytest.raises(CorruptionError, match="out of order") as caught:
-        batch_filter.filter_batches(log, scan, keys=keys)
+        filter.filter_batches(log, scan, keys=keys)
     assert caught.value.position == len(good)
 
 
@@ -422,24 +421,24 @@ def test_other_lies() -> None:
     late = Batch(0, 1, (Plain(0, 5, b"a", b"v"), Plain(1, 9, b"b", b"v")), 0, 5, 8)
     log, scan = joined([late])
     with pytest.raises(CorruptionError, match="newer than the batch's maxTimestamp"):
-        batch_filter.filter_batches(log, scan)
+        filter.filter_batches(log, scan)
     packed = bytearray(Batch(0, 0, (Plain(0, 5, b"a", b"v"),), 4, 5, 5).encode())
     struct.pack_into(">i", packed, 57, 2**31 - 1)
     struct.pack_into(">i", packed, 23, 2**31 - 1)
     struct.pack_into(">I", packed, 17, kernel.crc32c(memoryview(packed)[21:]))
     scan = batch.scan(packed)
-    keys = batch_filter.KeyMap(MEMORY, 0)
+    keys = filter.KeyMap(MEMORY, 0)
     for work in (
-        lambda: batch_filter.build(keys, packed, scan),
-        lambda: batch_filter.filter_batches(packed, scan, keys=keys),
+        lambda: filter.build(keys, packed, scan),
+        lambda: filter.filter_batches(packed, scan, keys=keys),
     ):
         with pytest.raises(CorruptionError, match="cannot be in"):
             work()
     log, scan = joined([late, Batch(2, 0, ())])
     with pytest.raises(ValueError, match="retention has 1 bytes for 2 batches"):
-        batch_filter.filter_batches(log, scan, retention=b"\0")
+        filter.filter_batches(log, scan, retention=b"\0")
     with pytest.raises(CorruptionError):
-        batch_filter.filter_batches(log[:80], scan)
+        filter.filter_batches(log[:80], scan)
 
 
 @pytest.mark.usefixtures("either")
@@ -447,10 +446,10 @@ def test_control_records_are_not_judged() -> None:
     """A batch is told by its control bit alone, whatever its records look like."""
     odd = Batch(0, 1, (Plain(0, 5, b"a", None), Plain(1, 5, b"a", b"v")), CONTROL, 5, 5)
     log, scan = joined([odd])
-    keys = batch_filter.KeyMap(MEMORY, 0)
-    assert batch_filter.build(keys, log, scan) == 1
+    keys = filter.KeyMap(MEMORY, 0)
+    assert filter.build(keys, log, scan) == 1
     assert len(keys) == 0
-    found = batch_filter.filter_batches(log, scan, keys=keys)
+    found = filter.filter_batches(log, scan, keys=keys)
     assert (found.unchanged, found.records_in, found.tombstones_in) == (True, 0, 0)
 
 
@@ -471,9 +470,9 @@ def test_from_records_to_records() -> None:
         parts.append(bytes(made.data))
     log = b"".join(parts)
     scan = batch.scan(log, expect=0)
-    keys = batch_filter.KeyMap(batch_filter.KeyMap.memory_for(scan.records), 0)
-    assert batch_filter.build(keys, log, scan) == scan.n
-    found = batch_filter.filter_batches(log, scan, keys=keys, now_ms=5, delete_retention_ms=5)
+    keys = filter.KeyMap(filter.KeyMap.memory_for(scan.records), 0)
+    assert filter.build(keys, log, scan) == scan.n
+    found = filter.filter_batches(log, scan, keys=keys, now_ms=5, delete_retention_ms=5)
     left = batch.decode_records(found.data, found.scan, topic="t", partition=0)
     assert [(record.offset, record.key, record.timestamp) for record in left] == [
         (i, b"k%d" % (i % 10), 1000 + i) for i in range(90, 100)

@@ -14,7 +14,8 @@ import pytest
 
 from stratalog import kernel
 from stratalog.errors import InvalidRecordError
-from stratalog.format import batch, batch_encode, batch_filter
+from stratalog.format import batch
+from stratalog.format.batch import encode, filter
 from tests.kernel.fuzz_kernel import interpreted_kernel
 
 
@@ -52,6 +53,6 @@ def _use_plain(patch: pytest.MonkeyPatch) -> None:
         if hasattr(plain, name):
             patch.setattr(kernel, name, getattr(plain, name))
     patch.setattr(batch, "encode_one", plain.encode_one)
-    patch.setattr(batch_encode, "encode_one", plain.encode_one)
-    patch.setattr(batch_filter, "KeyMap", plain.KeyMap)
-    patch.setattr(batch_filter, "DropSet", plain.DropSet)
+    patch.setattr(encode, "encode_one", plain.encode_one)
+    patch.setattr(filter, "KeyMap", plain.KeyMap)
+    patch.setattr(filter, "DropSet", plain.DropSet)

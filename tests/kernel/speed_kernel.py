@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 from stratalog import kernel
-from stratalog.format import batch, batch_filter
+from stratalog.format import batch
+from stratalog.format.batch import filter
 from stratalog.model import Record
 
 RECORDS = 200_000
@@ -84,16 +85,16 @@ def reading(name: str, data: bytes) -> None:
 
 def compacting(name: str, chunks: list[bytes], scans: list[batch.Scan], size: int) -> None:
     """Both halves of a compaction, with the memory a cleaner gets."""
-    keys = batch_filter.KeyMap(128 << 20, 0)
+    keys = filter.KeyMap(128 << 20, 0)
 
     def build() -> None:
         keys.clear(0)
         for chunk, found in zip(chunks, scans, strict=True):
-            batch_filter.build(keys, chunk, found)
+            filter.build(keys, chunk, found)
 
     def compact() -> None:
         for chunk, found in zip(chunks, scans, strict=True):
-            batch_filter.filter_batches(chunk, found, keys=keys, now_ms=1, delete_retention_ms=1)
+            filter.filter_batches(chunk, found, keys=keys, now_ms=1, delete_retention_ms=1)
 
     building, filtering = best(build), best(compact)
     line(f"key map, {name}", building, RECORDS, size)

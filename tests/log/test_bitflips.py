@@ -28,14 +28,14 @@ from stratalog.config import TopicConfig
 from stratalog.errors import CorruptionError, FormatError
 from stratalog.format import batch as batches
 from stratalog.fs import HandleCache, MemoryFileSystem
+from stratalog.log.check.verify import verify_partition
 from stratalog.log.context import LogContext
-from stratalog.log.follower import PartitionFollower
-from stratalog.log.lookup import history_backwards
-from stratalog.log.offsets import offset_for_time
-from stratalog.log.reader import KeyedView, read_records
-from stratalog.log.recovery import OpenAs, open_partition
-from stratalog.log.verify import verify_partition
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.read.follower import PartitionFollower
+from stratalog.log.read.key_lookup import history_backwards
+from stratalog.log.read.list_offsets import offset_for_time
+from stratalog.log.read.reader import KeyedView, read_records
+from stratalog.log.recover.recovery import OpenAs, open_partition
+from stratalog.log.write.writer import PartitionWriter
 
 ROOT, TOPIC = "/data", "events"
 DIRECTORY = f"{ROOT}/{TOPIC}-0"

@@ -21,9 +21,9 @@ import pytest
 
 import stratalog
 from stratalog import locks
-from stratalog.log import sync
-from stratalog.log.verify import verify_partition
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.check.verify import verify_partition
+from stratalog.log.write import sync
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.model import Record
 from stratalog.store.store import Store
 from stratalog.testing import Fact, ManualClock, MemoryFileSystem

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from stratalog.log.keys import ActiveKeyIndex, _arrow_sorted, _plain_sorted
+from stratalog.log.write.active_keys import ActiveKeyIndex, _arrow_sorted, _plain_sorted
 
 row = struct.Struct("=QQ").pack
 HASHES = st.one_of(st.sampled_from([0, 1, 1024, 2**64 - 1, 1 << 63]), st.integers(0, 2**64 - 1))

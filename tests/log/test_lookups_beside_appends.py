@@ -16,7 +16,7 @@ from stratalog import Record
 from stratalog.format.offset_index import OffsetIndex
 from stratalog.format.time_index import TimeIndex
 from stratalog.fs import FailingFileSystem, MemoryFileSystem
-from stratalog.log.keys import ActiveKeyIndex
+from stratalog.log.write.active_keys import ActiveKeyIndex
 from stratalog.store.topic import Topic
 from tests.log.interleaved import interleave, lines
 

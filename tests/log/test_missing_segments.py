@@ -12,7 +12,7 @@ import pytest
 import stratalog
 from stratalog import Record, Store, errors
 from stratalog.fs import MemoryFileSystem
-from stratalog.log.damage import Damage
+from stratalog.log.check.damage import Damage
 from stratalog.store.copies.clone import clone
 from stratalog.store.copies.exporting import export_topic
 from stratalog.store.topic import Topic

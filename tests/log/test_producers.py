@@ -14,7 +14,7 @@ from stratalog.errors import (
 )
 from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.log.producers import (
+from stratalog.log.write.producers import (
     MAX_SEQUENCE,
     CompletedTxn,
     Duplicate,

@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.format import producer_snapshot, txn_index
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.log.producers import MarkerType, ProducerBatch, ProducerState, increment_sequence
+from stratalog.log.write.producers import MarkerType, ProducerBatch, ProducerState, increment_sequence
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-4.3.1"
 HEADER = struct.Struct(">qiibIhiqqqhii")

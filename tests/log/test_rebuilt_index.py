@@ -11,7 +11,7 @@ from stratalog import Record
 from stratalog.errors import CorruptionError
 from stratalog.fs import HandleCache, RealFileSystem
 from stratalog.log.context import LogContext
-from stratalog.log.segment import Segment
+from stratalog.log.segment.segment import Segment
 
 NOW = 1_760_000_000_000
 BATCHES = 12

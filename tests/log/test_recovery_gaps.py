@@ -11,8 +11,8 @@ from stratalog.format import seal as seals
 from stratalog.format import tail as tails
 from stratalog.format.tail import Tail
 from stratalog.fs import HandleCache, MemoryFileSystem
+from stratalog.log.check.repair import repair_partition
 from stratalog.log.context import LogContext
-from stratalog.log.repair import repair_partition
 
 DIRECTORY = "/data/t-0"
 FIRST, SECOND, ACTIVE, END = 0, 8, 16, 24

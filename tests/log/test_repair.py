@@ -16,13 +16,13 @@ from stratalog.errors import CorruptionError, InvalidArgumentError, UnsupportedF
 from stratalog.format import batch as batches
 from stratalog.format import seal as seals
 from stratalog.fs import HandleCache, MemoryFileSystem, SimulatedCrash
+from stratalog.log.check.repair import RepairReport, repair_partition
+from stratalog.log.check.verify import VerifyReport, verify_partition
 from stratalog.log.context import LogContext
-from stratalog.log.follower import PartitionFollower
-from stratalog.log.reader import read_records
-from stratalog.log.recovery import OpenAs, open_partition
-from stratalog.log.repair import RepairReport, repair_partition
-from stratalog.log.verify import VerifyReport, verify_partition
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.read.follower import PartitionFollower
+from stratalog.log.read.reader import read_records
+from stratalog.log.recover.recovery import OpenAs, open_partition
+from stratalog.log.write.writer import PartitionWriter
 
 DIRECTORY = "/data/t-0"
 FIRST, SECOND, ACTIVE, END = 0, 8, 16, 24

@@ -10,7 +10,7 @@ import pytest
 import stratalog
 from stratalog import Record, Store
 from stratalog.fs import FailingFileSystem, Fault, FileSystem, RealFileSystem
-from stratalog.log import active
+from stratalog.log.write import active
 
 ROWS = [Record(bytes(1000)) for _ in range(100)]
 

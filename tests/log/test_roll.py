@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.config.topic import TopicConfig
-from stratalog.log.roll import (
+from stratalog.log.policy.roll import (
     MAX_RELATIVE_OFFSET,
     ActiveSegmentFacts,
     RollReason,

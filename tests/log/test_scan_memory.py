@@ -13,7 +13,7 @@ import stratalog
 from stratalog import Record
 from stratalog.format import codecs
 from stratalog.fs import MemoryFileSystem
-from stratalog.log import arrow_scan
+from stratalog.log.read import arrow_scan
 
 MIB = 1 << 20
 BATCHES = 120

@@ -7,8 +7,8 @@ import pytest
 import stratalog
 from stratalog.format import tail as tails
 from stratalog.fs import MemoryFileSystem
-from stratalog.log.identity import owner_of
-from stratalog.log.tailfile import read_tail
+from stratalog.log.segment.identity import owner_of
+from stratalog.log.write.tail_file import read_tail
 
 
 @pytest.mark.parametrize("rolled", [True, False])

@@ -21,13 +21,13 @@ from stratalog import Record
 from stratalog.errors import CorruptionError, OffsetOutOfRangeError, StratalogError
 from stratalog.format import batch as batches
 from stratalog.fs import MemoryFileSystem
-from stratalog.log.chunks import read_chunks
+from stratalog.log.clean.swap import swap_in
 from stratalog.log.names import CLEANED, DELETED, SWAP
-from stratalog.log.reader import read_records
-from stratalog.log.segment import Segment, Start
-from stratalog.log.sidecars import Sidecars
-from stratalog.log.swap import swap_in
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.read.chunks import read_chunks
+from stratalog.log.read.reader import read_records
+from stratalog.log.segment.segment import Segment, Start
+from stratalog.log.segment.sidecars import Sidecars
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.store import Store
 from stratalog.testing import FailingFileSystem, Fault, ManualClock, read_raw
 from tests.log import swap_script

@@ -13,9 +13,9 @@ from stratalog import Record
 from stratalog.format import batch as batches
 from stratalog.format import seal as seals
 from stratalog.fs import HandleCache, MemoryFileSystem
+from stratalog.log.check.verify import Damage, VerifyReport, verify_partition
 from stratalog.log.context import LogContext
-from stratalog.log.follower import PartitionFollower
-from stratalog.log.verify import Damage, VerifyReport, verify_partition
+from stratalog.log.read.follower import PartitionFollower
 
 DIRECTORY = "/data/t-0"
 FIRST, SECOND, ACTIVE = 0, 8, 16

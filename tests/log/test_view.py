@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from stratalog.errors import CorruptionError
 from stratalog.log.names import SEGMENT_KINDS, FileName, Kind, file_name, parse_file
-from stratalog.log.view import Action, Delete, DirectoryView, Rename, SyncDir, after, agreed, view_of
+from stratalog.log.segment.directory_state import (
+    Action,
+    Delete,
+    DirectoryView,
+    Rename,
+    SyncDir,
+    after,
+    agreed,
+    view_of,
+)
 
 KINDS: tuple[Kind, ...] = SEGMENT_KINDS
 

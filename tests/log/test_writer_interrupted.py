@@ -15,8 +15,8 @@ import stratalog
 from stratalog import Record, Store
 from stratalog.errors import StorageError
 from stratalog.fs import MemoryFileSystem
+from stratalog.store.lifecycle.verifying import verify
 from stratalog.store.topic import Topic
-from stratalog.store.verifying import verify
 from tests.log.cut_short import CuttingFileSystem, When
 from tests.store.test_door import make_batch
 

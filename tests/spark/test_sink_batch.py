@@ -34,7 +34,7 @@ from stratalog.errors import (
 )
 from stratalog.spark.sink import Sink, Staged, make_stream_writer, make_writer
 from stratalog.spark.source import StratalogSource
-from stratalog.store.staging import owner_of
+from stratalog.store.journal.staging import owner_of
 from tests.store.staged import stage
 
 if TYPE_CHECKING:

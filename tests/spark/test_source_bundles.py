@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.log.follower import PartitionFollower
+from stratalog.log.read.follower import PartitionFollower
 from stratalog.spark.planning import LogRange, bundled
 from tests.spark.direct import fill, offsets, plan, rows
 

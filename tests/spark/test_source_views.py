@@ -10,7 +10,7 @@ import pytest
 
 import stratalog
 from stratalog import Record
-from stratalog.log.reader import iter_chunks
+from stratalog.log.read.reader import iter_chunks
 from tests.spark.direct import START_MS, UTC_EPOCH, append, fill, rows
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from stratalog import Record
 from stratalog.fs import FileSystem, MemoryFileSystem
 from stratalog.log.names import parse_file
 from stratalog.log.policy.preview import Step
-from stratalog.store.reports import LifecycleReport
+from stratalog.store.lifecycle.reports import LifecycleReport
 from stratalog.store.store import Store
 from stratalog.testing import ManualClock
 

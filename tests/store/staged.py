@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import stratalog
 from stratalog.format.journal import StagedFile
-from stratalog.store import staging
+from stratalog.store.journal import staging
 
 LIVE = staging.owner_of(os.getpid())
 DEAD = f"{staging.host_name()}@{2**22 + 7}@1"

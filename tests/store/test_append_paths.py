@@ -13,7 +13,7 @@ import pytest
 import stratalog
 from stratalog import Record, Store, errors
 from stratalog.fs import FailingFileSystem, Fault, MemoryFileSystem
-from stratalog.log import buffers
+from stratalog.log.write import buffers
 
 NOW = 1_760_000_000_000
 

@@ -11,10 +11,10 @@ import pytest
 from stratalog import locks
 from stratalog.fs.handles import HandleCache
 from stratalog.log.context import LogContext
-from stratalog.log.deletion import Deletions
-from stratalog.log.log_end import LogEnd
+from stratalog.log.segment.deletion import Deletions
+from stratalog.log.write.log_end import LogEnd
 from stratalog.store.changes import Changes
-from stratalog.store.claims import Claims
+from stratalog.store.lifecycle.claims import Claims
 from stratalog.testing import MemoryFileSystem
 from tests.log.interrupting import Interrupter
 

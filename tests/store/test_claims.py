@@ -11,8 +11,8 @@ import pytest
 
 import stratalog
 from stratalog import Record, errors
-from stratalog.store.claims import Claims
-from stratalog.store.reports import LifecycleReport
+from stratalog.store.lifecycle.claims import Claims
+from stratalog.store.lifecycle.reports import LifecycleReport
 from stratalog.store.store import Store
 from tests.store.lifecycle_support import (
     COMPACT,
@@ -209,7 +209,7 @@ def test_retention_and_compaction_of_one_partition_at_once() -> None:
     assert bases(topic) == [0, 60]
     survivors = [record.offset for record in topic.read()]
     # What was planned before is carried out now.
-    from stratalog.store.lifecycle import _Work
+    from stratalog.store.lifecycle.lifecycle import _Work
 
     work = _Work(lifecycle, None)
     writer = life.store._partitions.writer("t", 0)

@@ -13,9 +13,9 @@ import pytest
 import stratalog
 from stratalog.fs import DirectoryLock, HandleCache
 from stratalog.fs.lock import holder
-from stratalog.store.archives import Archives
 from stratalog.store.logdir import CLEAN_SHUTDOWN, LogDir
 from stratalog.store.partitions import Partitions
+from stratalog.store.tier.archives import Archives
 
 
 def cut_once(act: Callable[..., Any], error: BaseException) -> Callable[..., Any]:

@@ -16,7 +16,14 @@ import pytest
 
 import stratalog
 from stratalog import Record, errors
-from stratalog.store.control import ControlClient, Frame, FrameReader, listen, pack_frame, remove_address
+from stratalog.store.admin.control import (
+    ControlClient,
+    Frame,
+    FrameReader,
+    listen,
+    pack_frame,
+    remove_address,
+)
 
 HOLDER = """
 import sys, stratalog

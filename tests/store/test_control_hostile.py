@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 import stratalog
 from stratalog import errors
-from stratalog.store import control_server
-from stratalog.store.admin import connect
-from stratalog.store.commands import COMMANDS, run_command
-from stratalog.store.control import ControlClient, Frame, FrameReader
+from stratalog.store.admin import control_server
+from stratalog.store.admin.admin import connect
+from stratalog.store.admin.commands import COMMANDS, run_command
+from stratalog.store.admin.control import ControlClient, Frame, FrameReader
 from stratalog.store.store import Store
 from tests.store.lifecycle_support import eventually
 

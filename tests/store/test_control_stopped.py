@@ -15,8 +15,8 @@ import pytest
 
 import stratalog
 from stratalog import Record, errors
-from stratalog.store.commands import COMMANDS
-from stratalog.store.control import ControlClient, Frame, pack_frame
+from stratalog.store.admin.commands import COMMANDS
+from stratalog.store.admin.control import ControlClient, Frame, pack_frame
 from tests.store.lifecycle_support import eventually
 
 HOLDER = """

@@ -11,7 +11,7 @@ import stratalog
 from stratalog import Record, Store
 from stratalog.format import settings
 from stratalog.fs import MemoryFileSystem, SimulatedCrash
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.write.writer import PartitionWriter
 
 DIRS = ["/one", "/two"]
 PARTITIONS = 3

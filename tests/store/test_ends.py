@@ -11,10 +11,10 @@ import pytest
 import stratalog
 from stratalog import Store, errors
 from stratalog.fs import FailingFileSystem, Fault, MemoryFileSystem
-from stratalog.log.log_end import Completion, LogEnd
-from stratalog.log.segment import Segment
-from stratalog.log.sync import Syncer
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.segment.segment import Segment
+from stratalog.log.write.log_end import Completion, LogEnd
+from stratalog.log.write.sync import Syncer
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.topic import Topic
 from tests.store.pausing import PausingFileSystem, Running
 from tests.store.test_door import make_batch

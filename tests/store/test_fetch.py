@@ -14,8 +14,8 @@ from stratalog import Record, Store, Topic, errors
 from stratalog.archive.directory import DirectoryObjects
 from stratalog.format import batch as batches
 from stratalog.fs import FileSystem, MemoryFileSystem, RealFileSystem
-from stratalog.log.fetch import Fetched
-from stratalog.log.reader import Isolation
+from stratalog.log.read.fetch import Fetched
+from stratalog.log.read.reader import Isolation
 from tests.store.pausing import PausingFileSystem, Running
 from tests.store.test_door import NOW, make_batch
 

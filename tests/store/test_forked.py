@@ -13,7 +13,7 @@ import pytest
 
 import stratalog
 from stratalog import Record, errors
-from stratalog.store.control import ControlClient
+from stratalog.store.admin.control import ControlClient
 from stratalog.store.store import Store
 from stratalog.store.topic import Topic
 

@@ -16,8 +16,8 @@ from stratalog import errors
 from stratalog.errors import StratalogError
 from stratalog.format import journal as journals
 from stratalog.fs import RealFileSystem
-from stratalog.store import staging
-from stratalog.store.journal import Committed
+from stratalog.store.journal import staging
+from stratalog.store.journal.journal import Committed
 from stratalog.testing import ManualClock, MemoryFileSystem
 from tests.store.staged import DEAD, LIVE, stage, staged_files, values
 
@@ -386,7 +386,7 @@ def test_a_decided_file_that_somebody_removed_is_missed(
     def full(*_: object) -> int:
         raise errors.DiskFullError("no room")
 
-    monkeypatch.setattr("stratalog.store.roll_forward.adopt", full)
+    monkeypatch.setattr("stratalog.store.journal.roll_forward.adopt", full)
     files = stage(store, "q", 0, {("t", 0): numbered(0, 10, BIG)})
     with pytest.raises(errors.DiskFullError):
         store.commit_staged("q", 0, files)
@@ -464,8 +464,8 @@ def test_through_the_holder(tmp_path: Path) -> None:
     with stratalog.open(tmp_path / "log") as store:
         store.create_topic("t", 1, SMALL_SEGMENTS)
         assert store.control_address is not None
-        from stratalog.store.admin import AdminClient, _Remote
-        from stratalog.store.control import ControlClient
+        from stratalog.store.admin.admin import AdminClient, _Remote
+        from stratalog.store.admin.control import ControlClient
 
         client = AdminClient(_Remote(ControlClient(store.control_address, None)), remote=True, pid=None)
         files = stage(store, "q", 0, {("t", 0): numbered(0, 30, BIG)})

@@ -12,8 +12,8 @@ import pytest
 import stratalog
 from stratalog import errors
 from stratalog.format.journal import StagedFile
-from stratalog.log.writer import PartitionWriter
-from stratalog.store import staging
+from stratalog.log.write.writer import PartitionWriter
+from stratalog.store.journal import staging
 from stratalog.testing import ManualClock, MemoryFileSystem
 from tests.store.staged import LIVE, stage, staged_files, values
 
@@ -63,7 +63,7 @@ def full_after(monkeypatch: pytest.MonkeyPatch, offset: int, topic: str = "t") -
 
 def half(store: stratalog.Store, files: list[StagedFile], monkeypatch: pytest.MonkeyPatch) -> None:
     """Decide a commit, of which only the first half reaches the log."""
-    monkeypatch.setattr("stratalog.store.roll_forward.APPEND_BYTES", 1)
+    monkeypatch.setattr("stratalog.store.journal.roll_forward.APPEND_BYTES", 1)
     with full_after(monkeypatch, 30), pytest.raises(errors.DiskFullError):
         store.commit_staged("q", 0, files)
     assert values(store, "t") == ROWS[:30]

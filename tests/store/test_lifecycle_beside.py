@@ -13,7 +13,7 @@ import pytest
 
 import stratalog
 from stratalog import Record, errors
-from stratalog.store.reports import LifecycleReport
+from stratalog.store.lifecycle.reports import LifecycleReport
 from tests.store.lifecycle_support import (
     actions,
     eventually,

@@ -12,9 +12,10 @@ import pytest
 import stratalog
 from stratalog import Record, errors
 from stratalog.fs import HandleCache, MemoryFileSystem, RealFileSystem
-from stratalog.log.cleaner.elsewhere import Cleaned, CleaningTask, clean_elsewhere
+from stratalog.log.clean.remote_compaction import Cleaned, CleaningTask, clean_elsewhere
 from stratalog.log.context import LogContext
-from stratalog.store import connect, loans
+from stratalog.store import connect
+from stratalog.store.lifecycle import remote_compaction
 from stratalog.store.store import Store
 from stratalog.testing import ManualClock, read_raw
 from tests.crash.driver import CONFIG, ROOT
@@ -96,7 +97,7 @@ def test_somebody_else_makes_the_same_files_byte_for_byte(seed: int, monkeypatch
     rng, clock = random.Random(seed), ManualClock()
     passes = seed % 3 == 0  # so little memory that one pass does not do
     if passes:
-        from stratalog.store.lifecycle import Lifecycle
+        from stratalog.store.lifecycle.lifecycle import Lifecycle
 
         monkeypatch.setattr(Lifecycle, "cleaning_memory", lambda self, count: (1, 2000))
     fs = MemoryFileSystem(clock=clock.now_ns)
@@ -187,11 +188,11 @@ def test_a_borrower_that_is_not_heard_of_loses_its_loan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with some_store(tmp_path) as store:
-        monkeypatch.setattr(loans, "LOAN_S", 0.0)
+        monkeypatch.setattr(remote_compaction, "LOAN_S", 0.0)
         _, token, task = store.lend_compaction("t", 0, force=True)
         assert task is not None
         assert store.extend_loans([token]) == []
-        monkeypatch.setattr(loans, "LOAN_S", 60.0)
+        monkeypatch.setattr(remote_compaction, "LOAN_S", 60.0)
         _, later, again = store.lend_compaction("t", 0, force=True)
         assert again is not None
         assert [path.name for path in staged(tmp_path)] == [Path(again.work).name]

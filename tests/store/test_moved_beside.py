@@ -11,8 +11,8 @@ import pytest
 import stratalog
 from stratalog.fs import FileSystem, MemoryFileSystem, RealFileSystem
 from stratalog.fs.contract import FileStat
-from stratalog.log import follower
-from stratalog.log.listing import settled_view
+from stratalog.log.read import follower
+from stratalog.log.segment.listing import settled_view
 from tests.store.pausing import PausingFileSystem, Running
 
 DIRS = ["/one", "/two"]

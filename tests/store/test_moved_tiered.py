@@ -13,7 +13,7 @@ from stratalog import Record, Store, Topic
 from stratalog.archive.directory import DirectoryObjects
 from stratalog.errors import ClosedError, StratalogError
 from stratalog.fs import FileSystem, MemoryFileSystem
-from stratalog.store.tiers import read_local_copy
+from stratalog.store.tier.tiers import read_local_copy
 from stratalog.testing.clock import ManualClock
 from tests.archive.faulty import FaultyObjects
 from tests.store.pausing import PATIENCE_S, PausingFileSystem, Running

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import stratalog
 from stratalog.log.names import SEGMENT_KINDS, parse_file
 from stratalog.log.policy.preview import Step
-from stratalog.store.reports import LifecycleReport
+from stratalog.store.lifecycle.reports import LifecycleReport
 from tests.store.lifecycle_support import (
     DAY_MS,
     HOUR_MS,

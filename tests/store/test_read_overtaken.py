@@ -11,7 +11,7 @@ import stratalog
 from stratalog import OffsetSpec, Record, Store, Topic
 from stratalog.errors import OffsetOutOfRangeError
 from stratalog.fs import MemoryFileSystem
-from stratalog.log.segment_list import SegmentList
+from stratalog.log.write.segment_list import SegmentList
 from stratalog.testing import ManualClock
 
 SEGMENT = 10

@@ -12,7 +12,7 @@ import stratalog
 from stratalog import Record, Store
 from stratalog.errors import FormatError, InvalidArgumentError, StorageError
 from stratalog.fs import FailingFileSystem, Fault, MemoryFileSystem
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.testing.clock import ManualClock
 
 CHECKPOINT_MS = 60_000

@@ -11,7 +11,7 @@ from stratalog import Record, Store
 from stratalog.archive.directory import DirectoryObjects
 from stratalog.errors import ClosedError
 from stratalog.fs import FileSystem, MemoryFileSystem
-from stratalog.store.reports import LifecycleReport
+from stratalog.store.lifecycle.reports import LifecycleReport
 from stratalog.testing.clock import ManualClock
 from tests.store.pausing import PausingFileSystem, Running
 

@@ -12,7 +12,7 @@ import pytest
 import stratalog
 from stratalog import OffsetSpec, Record, Topic, errors
 from stratalog.fs import MemoryFileSystem
-from stratalog.log.log_end import Completion
+from stratalog.log.write.log_end import Completion
 from tests.store.test_door import NOW, make_batch
 from tests.store.test_fetch import ISOLATIONS, Workload
 from tests.store.test_produce_defects import PausingFileSystem

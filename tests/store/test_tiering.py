@@ -10,7 +10,7 @@ import stratalog
 from stratalog import Record, errors
 from stratalog.archive.manifest import parse_local
 from stratalog.format import batch as batches
-from stratalog.log.cold import ArchivedSegment
+from stratalog.log.read.archived_segment import ArchivedSegment
 from tests.store.tiered import CONFIG, RECORDS, ROOT, TOPIC, Tiered
 
 COPY = f"{ROOT}/{TOPIC}-0/stratalog.archive"

@@ -17,7 +17,7 @@ from stratalog.config.units import format_bytes
 if TYPE_CHECKING:
     from stratalog.archive import Archive, ArchiveCheck, Manifest
     from stratalog.store import AdminClient
-    from stratalog.store.reports import LifecycleReport
+    from stratalog.store.lifecycle.reports import LifecycleReport
 
 
 @command

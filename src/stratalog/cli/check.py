@@ -18,8 +18,8 @@ from stratalog.errors import FormatError, LogDirOfflineError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stratalog.log.damage import Damage
-    from stratalog.log.repair import RepairReport
+    from stratalog.log.check.damage import Damage
+    from stratalog.log.check.repair import RepairReport
     from stratalog.store import Topic
 
 

@@ -17,7 +17,7 @@ from stratalog.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from stratalog.store.reports import EraseReport
+    from stratalog.store.lifecycle.reports import EraseReport
 
 MOST_KEY_BYTES = 6 << 20
 """The keys of one command travel to the holder in one frame."""

@@ -31,7 +31,7 @@ from stratalog.errors import StratalogError
 
 if TYPE_CHECKING:
     from stratalog.store import AdminClient
-    from stratalog.store.reports import LifecycleReport
+    from stratalog.store.lifecycle.reports import LifecycleReport
 
 Round = Callable[["AdminClient", NamedProgress | None], "LifecycleReport"]
 

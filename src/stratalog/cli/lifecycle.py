@@ -17,7 +17,7 @@ from stratalog.model import SegmentState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stratalog.store.reports import PartitionNumbers
+    from stratalog.store.lifecycle.reports import PartitionNumbers
 
 _ORDER = {str(state): at for at, state in enumerate(SegmentState)}
 

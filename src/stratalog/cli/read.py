@@ -25,7 +25,7 @@ from stratalog.errors import NotFoundError, UnknownPartitionError
 from stratalog.model import Record
 
 if TYPE_CHECKING:
-    from stratalog.log.damage import Damage
+    from stratalog.log.check.damage import Damage
     from stratalog.store import Topic
 
 

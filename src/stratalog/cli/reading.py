@@ -13,7 +13,7 @@ from stratalog.cli.positions import Position
 from stratalog.model import Record
 
 if TYPE_CHECKING:
-    from stratalog.log.reader import SkipDamaged
+    from stratalog.log.read.reader import SkipDamaged
     from stratalog.store import Topic
 
 POLL_S = 0.1

@@ -12,7 +12,7 @@ from stratalog.config.units import format_bytes, format_duration_ms
 
 if TYPE_CHECKING:
     from stratalog.log.policy.preview import Step
-    from stratalog.store.reports import LifecycleReport
+    from stratalog.store.lifecycle.reports import LifecycleReport
 
 MOST_ROWS = 40
 """On a terminal; a pipe gets every row."""

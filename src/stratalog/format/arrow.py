@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stratalog import kernel
 from stratalog.errors import InvalidArgumentError
-from stratalog.format.batch_decode import (
+from stratalog.format.batch.decode import (
     MAX_BATCH_BYTES,
     MAX_OFFSET,
     Run,
@@ -25,7 +25,7 @@ from stratalog.format.batch_decode import (
     record_error,
     runs,
 )
-from stratalog.format.batch_scan import Buffer, Scan, as_view
+from stratalog.format.batch.header_scan import Buffer, Scan, as_view
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stratalog.errors import CorruptionError, InvalidArgumentError, UnsupportedFormat
-from stratalog.format.batch_scan import Scan
+from stratalog.format.batch.header_scan import Scan
 from stratalog.format.identity import UNKNOWN_PARTITION, PartitionId
 from stratalog.format.layout import Layout, make_struct
 from stratalog.kernel import BlockSums, add_batches, crc32c, crc32c_combine

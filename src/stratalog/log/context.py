@@ -15,8 +15,8 @@ from typing import Protocol, TypeVar
 
 from stratalog import locks
 from stratalog.fs import FileSystem, HandleCache
-from stratalog.log.deletion import Deletions
-from stratalog.log.sync_thread import SyncThread
+from stratalog.log.segment.deletion import Deletions
+from stratalog.log.write.sync_thread import SyncThread
 
 logger = logging.getLogger("stratalog")
 

@@ -12,11 +12,11 @@ import time
 
 from stratalog.archive import Archive, Manifest, PartitionArchive, SegmentEntry
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.log.cold import ArchivedSegment
 from stratalog.log.context import LogContext
-from stratalog.log.reader import Isolation
-from stratalog.log.segment import Segment
-from stratalog.log.segment_list import aborted_in, of_segments
+from stratalog.log.read.archived_segment import ArchivedSegment
+from stratalog.log.read.reader import Isolation
+from stratalog.log.segment.segment import Segment
+from stratalog.log.write.segment_list import aborted_in, of_segments
 from stratalog.model import SegmentInfo
 
 FRESH_S = 1.0

@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 
 from stratalog.config.units import parse_time
 from stratalog.errors import ConfigError, InvalidArgumentError
-from stratalog.log.reader import Isolation
+from stratalog.log.read.reader import Isolation
 
 Pair = tuple[str, int]
 Offsets = dict[Pair, int]

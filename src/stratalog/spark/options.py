@@ -20,7 +20,7 @@ from stratalog.archive.objects import absolute_url
 from stratalog.config.broker import BrokerConfig
 from stratalog.config.units import parse_bytes, parse_duration_ms
 from stratalog.errors import InvalidArgumentError
-from stratalog.log.reader import Isolation
+from stratalog.log.read.reader import Isolation
 from stratalog.spark.offsets import (
     Pair,
     Position,

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from stratalog.log.cold import ArchivedSegment
-from stratalog.log.reader import MAX_RELISTS, LogView, or_gone, segment_index
-from stratalog.log.segment import Segment
+from stratalog.log.read.archived_segment import ArchivedSegment
+from stratalog.log.read.reader import MAX_RELISTS, LogView, or_gone, segment_index
+from stratalog.log.segment.segment import Segment
 from stratalog.spark.filters import Bounds
 from stratalog.spark.logs import Logs, LookedAt
 from stratalog.spark.loss import Losses

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.log.arrow_scan import ScanOptions, ScanRange, scan_to_arrow
-from stratalog.log.reader import Isolation, LogView, segment_index
-from stratalog.log.segment import Segment
+from stratalog.log.read.arrow_scan import ScanOptions, ScanRange, scan_to_arrow
+from stratalog.log.read.reader import Isolation, LogView, segment_index
+from stratalog.log.segment.segment import Segment
 from stratalog.spark.logs import Logs
 from stratalog.spark.loss import GONE, Losses
 from stratalog.spark.planning import LogRange, pair_of

@@ -2,7 +2,7 @@
 
 Tasks stage record batches beside the log directories (`staging`); the driver's commit hands the list of
 staged files to the store, through its control socket when another process has it open, and the store
-takes them in at once or at its next open, whatever crashes meanwhile (`stratalog.store.journal`). A
+takes them in at once or at its next open, whatever crashes meanwhile (`stratalog.store.journal.journal`). A
 micro-batch that Spark runs again carries the same query and batch id and is a no-op; a batch write has an
 id of its own. Files of failed and speculative tasks are not in the list and go with the next commit or open.
 
@@ -43,8 +43,8 @@ from stratalog.spark.offsets import bad_option
 from stratalog.spark.options import parse_options
 from stratalog.spark.schema import HEADERS
 from stratalog.spark.staging import Topics, driver_of, stage_rows
-from stratalog.store.admin import connect
-from stratalog.store.staging import Place, root_of
+from stratalog.store.admin.admin import connect
+from stratalog.store.journal.staging import Place, root_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

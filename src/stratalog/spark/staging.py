@@ -4,7 +4,7 @@ Topic: the option, else the column. Partition: the column where it is not null, 
 else one partition for a while, as a producer's sticky partitioner has it. Everything about the topics is
 read off the log directories; nothing is asked of whoever holds the store. Knows no DataFrame, only Arrow.
 
-Crash policy: what a task leaves is removed by the next commit or open; see `stratalog.store.staging`.
+Crash policy: what a task leaves is removed by the next commit or open; see `stratalog.store.journal.staging`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from stratalog import kernel
 from stratalog.errors import InvalidRecordError, UnknownTopicError
 from stratalog.format.journal import StagedFile
 from stratalog.fs import RealFileSystem
-from stratalog.store import staging
-from stratalog.store.staging import Attempt, Place, TopicFacts
+from stratalog.store.journal import staging
+from stratalog.store.journal.staging import Attempt, Place, TopicFacts
 from stratalog.store.store import open_store
 from stratalog.store.topic import STICKY_BYTES
 

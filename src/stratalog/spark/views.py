@@ -31,9 +31,9 @@ from stratalog.format import batch as batches
 from stratalog.format.batch import HEADER_SIZE, Scan, Stop
 from stratalog.format.codecs import CODEC_NAMES
 from stratalog.fs import File
-from stratalog.log.cold import ArchivedSegment
-from stratalog.log.reader import MAX_RELISTS, or_gone, segment_index
-from stratalog.log.segment import Segment
+from stratalog.log.read.archived_segment import ArchivedSegment
+from stratalog.log.read.reader import MAX_RELISTS, or_gone, segment_index
+from stratalog.log.segment.segment import Segment
 from stratalog.spark.logs import Logs
 from stratalog.spark.offsets import Pair
 from stratalog.spark.planning import LogRange

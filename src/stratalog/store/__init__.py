@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from stratalog.log.offsets import OffsetSpec
-from stratalog.store.admin import AdminClient, connect
-from stratalog.store.numbers import LogDirInfo
+from stratalog.log.read.list_offsets import OffsetSpec
+from stratalog.store.admin.admin import AdminClient, connect
+from stratalog.store.lifecycle.numbers import LogDirInfo
+from stratalog.store.lifecycle.verifying import verify
 from stratalog.store.store import Store, open_store
 from stratalog.store.topic import Topic
-from stratalog.store.verifying import verify
 
 __all__ = ["AdminClient", "LogDirInfo", "OffsetSpec", "Store", "Topic", "connect", "open_store", "verify"]

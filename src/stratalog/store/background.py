@@ -1,7 +1,7 @@
 """The background thread of a writable store: it does what time makes due, and waits for nobody.
 
-The control socket is served by threads of its own (`stratalog.store.control_server`): a client that does not
-read, or a command that takes long, must not delay ``flush.ms``.
+The control socket is served by threads of its own (`stratalog.store.admin.control_server`): a client that
+does not read, or a command that takes long, must not delay ``flush.ms``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from stratalog.log.context import logger
-from stratalog.store.control import listen
-from stratalog.store.control_server import ControlServer
+from stratalog.store.admin.control import listen
+from stratalog.store.admin.control_server import ControlServer
 
 if TYPE_CHECKING:
     from stratalog.store.store import Store

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.checkpoints import Key, Offsets
 from stratalog.store.logdir import LogDir
 from stratalog.store.registry import Registry

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from stratalog.errors import StorageError, StratalogError
 from stratalog.log.names import parse_partition_dir
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.registry import View
 
 

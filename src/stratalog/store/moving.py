@@ -19,7 +19,7 @@ from stratalog.errors import StorageError, StratalogError
 from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext
 from stratalog.log.names import DELETED
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.logdir import LogDir
 
 if TYPE_CHECKING:

@@ -27,21 +27,21 @@ from stratalog.errors import (
     StratalogError,
 )
 from stratalog.fs.contract import is_device_failure
+from stratalog.log.check.damage import UNKNOWN, Damage
+from stratalog.log.check.repair import RepairReport
 from stratalog.log.context import LogContext
-from stratalog.log.damage import UNKNOWN, Damage
 from stratalog.log.names import partition_dir
-from stratalog.log.recovery import OpenAs, RecoveryReport, open_partition
-from stratalog.log.repair import RepairReport
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.recover.recovery import OpenAs, RecoveryReport, open_partition
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.catalog import Place, TopicEntry
 from stratalog.store.logdir import LogDir, LogDirs
 from stratalog.store.moving import is_moved, take_mark_off
 from stratalog.store.registry import Registry
 from stratalog.store.settings import SavedSettings
-from stratalog.store.tiering import local_start_offset
+from stratalog.store.tier.tiering import local_start_offset
 
 if TYPE_CHECKING:
-    from stratalog.store.archives import Archives
+    from stratalog.store.tier.archives import Archives
 
 
 Listing = dict[tuple[str, int], str]

@@ -18,22 +18,22 @@ from stratalog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from stratalog.log.check.repair import RepairReport
 from stratalog.log.context import LogContext
-from stratalog.log.follower import PartitionFollower
-from stratalog.log.repair import RepairReport
-from stratalog.log.segment import Segment
-from stratalog.log.writer import PartitionWriter
-from stratalog.store.archives import Archives
+from stratalog.log.read.follower import PartitionFollower
+from stratalog.log.segment.segment import Segment
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.catalog import TopicEntry
 from stratalog.store.changes import Changes
 from stratalog.store.checkpointing import bring_up_to_date
+from stratalog.store.lifecycle.ticking import Ticker
 from stratalog.store.logdir import LogDir, LogDirs
 from stratalog.store.missing import or_missing
 from stratalog.store.moving import Moves
 from stratalog.store.opening import Opening
 from stratalog.store.registry import Registry
 from stratalog.store.settings import SavedSettings
-from stratalog.store.ticking import Ticker
+from stratalog.store.tier.archives import Archives
 
 if TYPE_CHECKING:
     from stratalog.archive.objects import Objects

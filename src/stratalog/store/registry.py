@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeAlias
 
 from stratalog import locks
 from stratalog.errors import StorageError
-from stratalog.log.follower import PartitionFollower
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.read.follower import PartitionFollower
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.catalog import TopicEntry
 from stratalog.store.logdir import LogDir
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from stratalog.errors import ClosedError, CorruptionError
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.write.writer import PartitionWriter
 
 if TYPE_CHECKING:
     from stratalog.format.txn_index import AbortedTxn
-    from stratalog.log.reader import Isolation
-    from stratalog.log.segment import Segment
+    from stratalog.log.read.reader import Isolation
+    from stratalog.log.segment.segment import Segment
     from stratalog.store.partitions import Partitions
     from stratalog.store.registry import State, View
 

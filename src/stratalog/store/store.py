@@ -43,24 +43,24 @@ from stratalog.format.metadata import id_to_text, new_id
 from stratalog.fs import FileSystem, HandleCache, RealFileSystem
 from stratalog.fs.contract import is_refusal
 from stratalog.log.arguments import check_number
+from stratalog.log.check.repair import RepairReport, check_action, repair_partition
 from stratalog.log.context import Clock, LogContext, SystemClock
 from stratalog.log.names import collides
-from stratalog.log.recovery import RecoveryReport
-from stratalog.log.repair import RepairReport, check_action, repair_partition
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.recover.recovery import RecoveryReport
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.store import arriving
 from stratalog.store.background import Background
 from stratalog.store.catalog import MAX_PARTITIONS, TopicEntry, new_topic
-from stratalog.store.janitor import Janitor
-from stratalog.store.journal import Journal
-from stratalog.store.lifecycle import Lifecycle
+from stratalog.store.journal.journal import Journal
+from stratalog.store.lifecycle.janitor import Janitor
+from stratalog.store.lifecycle.lifecycle import Lifecycle
+from stratalog.store.lifecycle.numbers import LogDirInfo, log_dir_numbers
+from stratalog.store.lifecycle.upkeep import Upkeep
 from stratalog.store.logdir import LogDir
-from stratalog.store.numbers import LogDirInfo, log_dir_numbers
 from stratalog.store.partitions import Partitions, check_partition
 from stratalog.store.paths import Paths, absolute_places, path_list, path_of
 from stratalog.store.settings import remembered
 from stratalog.store.topic import Topic
-from stratalog.store.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from stratalog.archive.objects import Objects

@@ -17,19 +17,20 @@ from stratalog.errors import (
     UnknownTopicError,
 )
 from stratalog.format.metadata import id_to_text
-from stratalog.log import lookup, offsets, produce
-from stratalog.log.append import append_arrow, append_records
 from stratalog.log.arguments import check_number, check_optional
-from stratalog.log.arrow_scan import ScanOptions, ScanRange, check_columns, scan_to_arrow
-from stratalog.log.epochs import EpochEnd
-from stratalog.log.fetch import Fetched, fetch
-from stratalog.log.log_end import Completion, End, check_end
-from stratalog.log.offsets import ListedOffset
-from stratalog.log.point import read_one, record_at
-from stratalog.log.producers import Origin
-from stratalog.log.reader import SkipDamaged, check_isolation, check_start, read_records
-from stratalog.log.states import segment_states
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.read import key_lookup, list_offsets
+from stratalog.log.read.arrow_scan import ScanOptions, ScanRange, check_columns, scan_to_arrow
+from stratalog.log.read.epochs import EpochEnd
+from stratalog.log.read.fetch import Fetched, fetch
+from stratalog.log.read.list_offsets import ListedOffset
+from stratalog.log.read.reader import SkipDamaged, check_isolation, check_start, read_records
+from stratalog.log.read.record_at import read_one, record_at
+from stratalog.log.segment.states import segment_states
+from stratalog.log.write import produce
+from stratalog.log.write.append import append_arrow, append_records
+from stratalog.log.write.log_end import Completion, End, check_end
+from stratalog.log.write.producers import Origin
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.model import Appended, AppendedRange, Header, Record, SegmentInfo
 from stratalog.store.missing import missing, or_missing
 from stratalog.store.partitions import HIGH_WATERMARK
@@ -39,7 +40,7 @@ from stratalog.store.steady import steady, unmoved
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stratalog.log.follower import PartitionFollower
+    from stratalog.log.read.follower import PartitionFollower
     from stratalog.store.catalog import TopicEntry
     from stratalog.store.partitions import Partitions
     from stratalog.store.registry import State, Views
@@ -430,7 +431,7 @@ class Topic:
         level = check_isolation(isolation)
         newest: Record | None = None
         for number in self._choose(partition):
-            record = unmoved(self._partitions, self._view(number), lookup.newest, key, level)
+            record = unmoved(self._partitions, self._view(number), key_lookup.newest, key, level)
             if record is not None and (newest is None or (record.timestamp or 0) > (newest.timestamp or 0)):
                 newest = record
         return newest
@@ -441,14 +442,14 @@ class Topic:
         """Every record of a key, in offset order, partition by partition."""
         level = check_isolation(isolation)
         for number in self._choose(partition):
-            yield from reversed(list(lookup.history_backwards(self._steady(number), key, level)))
+            yield from reversed(list(key_lookup.history_backwards(self._steady(number), key, level)))
 
     def offset_for_time(
         self, partition: int = 0, timestamp: int = 0, *, isolation: str = "read_uncommitted"
     ) -> int | None:
         """The first offset whose record is at ``timestamp`` (ms) or later; None when there is none."""
         view, timestamp = self._steady(partition), check_number("timestamp", timestamp)
-        found = offsets.offset_for_time(view, timestamp, check_isolation(isolation))
+        found = list_offsets.offset_for_time(view, timestamp, check_isolation(isolation))
         return None if found is None else found.offset
 
     # -- for a server ----------------------------------------------------------------------------------
@@ -490,7 +491,7 @@ class Topic:
         """
         which, level = check_number("which", which), check_isolation(isolation)
         view = self._view(partition)
-        return unmoved(self._partitions, view, offsets.list_offset, which, level)
+        return unmoved(self._partitions, view, list_offsets.list_offset, which, level)
 
     def end_of_epoch(self, partition: int, leader_epoch: int) -> EpochEnd:
         """Return the largest known leader epoch up to ``leader_epoch`` and the offset where it ends.
@@ -499,7 +500,7 @@ class Topic:
         """
         epoch = check_number("leader_epoch", leader_epoch)
         view = self._view(partition)
-        return unmoved(self._partitions, view, offsets.end_of_epoch, epoch)
+        return unmoved(self._partitions, view, list_offsets.end_of_epoch, epoch)
 
     def durable(self, partition: int, end: int) -> Completion:
         """Return a `Completion` that is done when every offset below ``end`` is on disk; never waits itself.

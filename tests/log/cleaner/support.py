@@ -9,14 +9,14 @@ from stratalog import Record
 from stratalog.config import TopicConfig
 from stratalog.format import batch as batches
 from stratalog.fs import FileSystem, HandleCache, MemoryFileSystem
-from stratalog.log.append import append_records
-from stratalog.log.cleaner import CleanReport, clean
+from stratalog.log.clean import CleanReport, clean
 from stratalog.log.context import LogContext
 from stratalog.log.policy.cleaning import Cleanable
-from stratalog.log.produce import append_batches, append_marker
-from stratalog.log.producers import MarkerType
-from stratalog.log.recovery import OpenAs, open_partition
-from stratalog.log.writer import PartitionWriter
+from stratalog.log.recover.recovery import OpenAs, open_partition
+from stratalog.log.write.append import append_records
+from stratalog.log.write.produce import append_batches, append_marker
+from stratalog.log.write.producers import MarkerType
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.testing import ManualClock, read_raw
 from stratalog.testing.raw import RawBatch
 

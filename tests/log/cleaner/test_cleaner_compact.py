@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratalog.format.batch_filter import KeyMap
+from stratalog.format.batch.filter import KeyMap
 from stratalog.log import names
-from stratalog.log.cleaner import compact
-from stratalog.log.follower import PartitionFollower
-from stratalog.log.lookup import history_backwards
-from stratalog.log.offsets import offset_for_time
-from stratalog.log.reader import read_records
-from stratalog.log.verify import verify_partition
+from stratalog.log.check.verify import verify_partition
+from stratalog.log.clean import compact
+from stratalog.log.read.follower import PartitionFollower
+from stratalog.log.read.key_lookup import history_backwards
+from stratalog.log.read.list_offsets import offset_for_time
+from stratalog.log.read.reader import read_records
 from stratalog.model import SegmentState
 from tests.log.cleaner.support import MEMORY_BYTES, Log, Seen, compacted, latest
 

@@ -6,8 +6,8 @@ import pytest
 
 from stratalog.format import batch as batches
 from stratalog.log import names
-from stratalog.log.cleaner import EraseReport, Target, count_keys, erase_keys, erase_segment
-from stratalog.log.reader import read_records
+from stratalog.log.clean import EraseReport, Target, count_keys, erase_keys, erase_segment
+from stratalog.log.read.reader import read_records
 from stratalog.model import Record, SegmentState
 from tests.log.cleaner.support import Log, Seen, compacted
 from tests.log.cleaner.test_cleaner_quarantine import flip

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from stratalog.format.batch_filter import Filtered, filter_batches
-from stratalog.log.chunks import Chunk
-from stratalog.log.cleaner import CleanReport, DuplicateEstimates, Target
-from stratalog.log.cleaner.grouping import group_segments
-from stratalog.log.cleaner.pacing import Pace, StopCleaningError
-from stratalog.log.cleaner.rewriting import rewrite
-from stratalog.log.segment import Segment
+from stratalog.format.batch.filter import Filtered, filter_batches
+from stratalog.log.clean import CleanReport, DuplicateEstimates, Target
+from stratalog.log.clean.grouping import group_segments
+from stratalog.log.clean.pacing import Pace, StopCleaningError
+from stratalog.log.clean.rewriting import rewrite
+from stratalog.log.read.chunks import Chunk
+from stratalog.log.segment.segment import Segment
 from tests.log.cleaner.support import Log, compacted
 from tests.log.cleaner.test_cleaner_quarantine import flip
 

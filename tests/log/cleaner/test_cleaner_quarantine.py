@@ -10,7 +10,7 @@ import pytest
 from stratalog.errors import DiskFullError
 from stratalog.fs import FailingFileSystem, Fault, MemoryFileSystem
 from stratalog.log import names
-from stratalog.log.cleaner import reading
+from stratalog.log.clean import reading
 from stratalog.testing import ManualClock
 from tests.log.cleaner.support import Log, Seen, compacted, latest
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratalog.format.batch_scan import BatchHeader
+from stratalog.format.batch.header_scan import BatchHeader
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.log.cleaner.transactions import CleanedTransactions
-from stratalog.log.follower import PartitionFollower
-from stratalog.log.reader import read_records
-from stratalog.log.verify import verify_partition
+from stratalog.log.check.verify import verify_partition
+from stratalog.log.clean.transactions import CleanedTransactions
+from stratalog.log.read.follower import PartitionFollower
+from stratalog.log.read.reader import read_records
 from stratalog.testing import committed
 from tests.log.cleaner.support import Log, Seen, compacted, latest
 

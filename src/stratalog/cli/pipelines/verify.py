@@ -8,7 +8,7 @@ from stratalog.cli.check import damage_table
 from stratalog.cli.console import note, show
 from stratalog.cli.pipelines.common import Run, pipeline_command, show_counts
 from stratalog.cli.session import PartitionOption, TopicsOption
-from stratalog.log.damage import UNKNOWN, Damage
+from stratalog.log.check.damage import UNKNOWN, Damage
 
 if TYPE_CHECKING:
     from stratalog.spark.pipelines.result import PipelineResult

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from stratalog.config.units import format_duration_ms, format_time, parse_bytes, parse_duration_ms, parse_time
 from stratalog.errors import ConfigError, InvalidArgumentError
-from stratalog.log.reader import Isolation
+from stratalog.log.read.reader import Isolation
 from stratalog.model import SegmentState
 from stratalog.spark.logs import Logs, opened
 from stratalog.spark.offsets import Pair

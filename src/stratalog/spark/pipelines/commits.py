@@ -35,7 +35,7 @@ from stratalog.spark.pipelines.failures import ours
 from stratalog.spark.scans import quiet
 from stratalog.spark.sink import DEFAULT_TIMEOUT_S, Sink, discard, never_committed
 from stratalog.spark.staging import driver_of, stage_rows
-from stratalog.store.staging import Place, root_of
+from stratalog.store.journal.staging import Place, root_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

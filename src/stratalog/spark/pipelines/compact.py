@@ -1,9 +1,9 @@
 """``compact``: the lifecycle's compaction, partitions side by side on Spark's executors.
 
 The store, opened here or reached through the program that holds it, says which partitions are due and lends
-them one by one (`stratalog.store.loans`); a task reads the partition's segments where they lie, and the
-kernel writes what stays of them beside the log directory; the store swaps that in. The files are those that
-``store.compact()`` would have made, byte for byte. Programs go on appending and reading.
+them one by one (`stratalog.store.lifecycle.remote_compaction`); a task reads the partition's segments where
+they lie, and the kernel writes what stays of them beside the log directory; the store swaps that in. The
+files are those that ``store.compact()`` would have made, byte for byte. Programs go on appending and reading.
 
 Executors must see the log directories and what lies beside them under the same paths. Each takes as much
 memory for keys as a cleaner thread of the store (``log.cleaner.dedupe.buffer.size``).
@@ -27,22 +27,22 @@ from pyspark import inheritable_thread_target
 from stratalog import kernel
 from stratalog.errors import ArchiveError, ConfigError, StratalogError
 from stratalog.fs import HandleCache, RealFileSystem
-from stratalog.log.cleaner import CleanReport
-from stratalog.log.cleaner.elsewhere import Cleaned, CleaningTask, clean_elsewhere
-from stratalog.log.cleaner.rules import MayBeBelow
-from stratalog.log.cold import ArchivedSegment
+from stratalog.log.clean import CleanReport
+from stratalog.log.clean.remote_compaction import Cleaned, CleaningTask, clean_elsewhere
+from stratalog.log.clean.rules import MayBeBelow
 from stratalog.log.context import LogContext
 from stratalog.log.policy.preview import Step
+from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.spark.logs import opened
 from stratalog.spark.options import Where
 from stratalog.spark.pipelines.executors import attempt_name, slots, spread, watched
 from stratalog.spark.pipelines.failures import ours
 from stratalog.spark.pipelines.places import Path, paths_of
 from stratalog.spark.pipelines.result import PipelineResult, Progress
-from stratalog.store.admin import AdminClient, connect
-from stratalog.store.loans import LOAN_S
+from stratalog.store.admin.admin import AdminClient, connect
+from stratalog.store.lifecycle.remote_compaction import LOAN_S
 from stratalog.store.settings import remembered
-from stratalog.store.tiers import keys_in
+from stratalog.store.tier.tiers import keys_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,7 +25,7 @@ from stratalog.errors import ConfigError, TopicExistsError
 from stratalog.spark.pipelines.commits import Commit, Tally, with_topic
 from stratalog.spark.pipelines.places import Path, paths_of
 from stratalog.spark.staging import Topics
-from stratalog.store.admin import connect
+from stratalog.store.admin.admin import connect
 from stratalog.store.store import open_store
 
 if TYPE_CHECKING:

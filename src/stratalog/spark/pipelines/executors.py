@@ -21,7 +21,7 @@ from py4j.protocol import Py4JError
 from pyspark import TaskContext
 
 from stratalog.errors import ConfigError
-from stratalog.log.reader import Isolation
+from stratalog.log.read.reader import Isolation
 from stratalog.spark.logs import Logs, opened
 from stratalog.spark.loss import Losses
 from stratalog.spark.options import Subscription, Where, parse_options

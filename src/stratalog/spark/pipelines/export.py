@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.archive.objects import directory_of
 from stratalog.errors import ConfigError
-from stratalog.log.reader import check_isolation
+from stratalog.log.read.reader import check_isolation
 from stratalog.spark.logs import opened
 from stratalog.spark.options import Where
 from stratalog.spark.pipelines import dead_letters

@@ -33,7 +33,7 @@ from stratalog.errors import CorruptionError, FormatError, StorageError, TopicEx
 from stratalog.format import journal as journals
 from stratalog.fs import RealFileSystem
 from stratalog.spark.pipelines.commits import Note, json_rows
-from stratalog.store.admin import connect
+from stratalog.store.admin.admin import connect
 from stratalog.store.store import open_store
 from stratalog.store.topic import Topic
 

@@ -36,7 +36,7 @@ from stratalog.config.units import parse_time
 from stratalog.errors import ConfigError, InvalidArgumentError
 from stratalog.format.arrow import schema_for
 from stratalog.format.metadata import id_to_text
-from stratalog.log.reader import Isolation, check_isolation
+from stratalog.log.read.reader import Isolation, check_isolation
 from stratalog.spark.logs import opened
 from stratalog.spark.options import Where, parse_options
 from stratalog.spark.pipelines.executors import slots, spread, watched

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from stratalog.config.units import format_time, parse_time
 from stratalog.errors import ConfigError, CorruptionError, InvalidArgumentError, NotFoundError
-from stratalog.log.reader import Isolation
+from stratalog.log.read.reader import Isolation
 from stratalog.spark.logs import opened
 from stratalog.spark.offsets import (
     Offsets,

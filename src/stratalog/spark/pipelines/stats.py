@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from stratalog import kernel
 from stratalog.config.units import format_bytes, format_time
 from stratalog.errors import InvalidArgumentError
-from stratalog.log.reader import Isolation
+from stratalog.log.read.reader import Isolation
 from stratalog.model import SegmentState
 from stratalog.spark.logs import Logs, opened
 from stratalog.spark.offsets import Pair

@@ -1,9 +1,9 @@
 """``verify``: every CRC, every index, every gap, segments spread over Spark's executors.
 
-What `stratalog verify` checks, by the same code (`stratalog.log.verify`): a task reads segments to the last
-byte and answers with what is wrong in them; a second, short job looks at what only the whole partition shows,
-transactions and gaps between segments. Segments in the archive are read there, and so are the archive's
-copies of segments that are here. Works beside a running program; changes nothing.
+Checks what `stratalog verify` checks, by the same code (`stratalog.log.check.verify`). A task reads segments
+to the last byte and returns what is wrong in them. A second, short job checks what only the whole partition
+shows: transactions, and gaps between segments. Archived segments are read in the archive, and so are the
+archive's copies of local segments. Works beside a running program; changes nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import ConfigError
-from stratalog.log.cold import ArchivedSegment
-from stratalog.log.damage import Damage
-from stratalog.log.reader import LogView
-from stratalog.log.segment import Segment
-from stratalog.log.verify import VerifyReport, check_files, check_segments, check_standing_still
-from stratalog.log.verify_segment import CheckedSegment, check_segment
+from stratalog.log.check.damage import Damage
+from stratalog.log.check.segment_check import CheckedSegment, check_segment
+from stratalog.log.check.verify import VerifyReport, check_files, check_segments, check_standing_still
+from stratalog.log.read.archived_segment import ArchivedSegment
+from stratalog.log.read.reader import LogView
+from stratalog.log.segment.segment import Segment
 from stratalog.spark.logs import Logs, opened
 from stratalog.spark.offsets import Pair
 from stratalog.spark.options import Subscription, Where, parse_options

@@ -15,10 +15,10 @@ from stratalog.archive import Archive, ArchiveOptions, Manifest, open_archive
 from stratalog.config import BrokerConfig, TopicConfig
 from stratalog.errors import NotFoundError, UnknownTopicError
 from stratalog.fs import FileSystem, HandleCache, RealFileSystem
-from stratalog.log.cold import ArchivedSegment
 from stratalog.log.context import Clock, LogContext, SystemClock
-from stratalog.log.segment import Segment
-from stratalog.log.view import SegmentFiles
+from stratalog.log.read.archived_segment import ArchivedSegment
+from stratalog.log.segment.directory_state import SegmentFiles
+from stratalog.log.segment.segment import Segment
 from stratalog.store.catalog import TopicEntry
 
 READER = "restore"

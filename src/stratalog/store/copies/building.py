@@ -24,10 +24,10 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.log import names
 from stratalog.log.context import LogContext
 from stratalog.log.names import Kind, file_name
-from stratalog.log.replay import load_snapshot, replay
-from stratalog.log.segment import Segment
-from stratalog.log.sidecars import Sidecars
-from stratalog.log.tailfile import TailFile
+from stratalog.log.recover.producer_replay import load_snapshot, replay
+from stratalog.log.segment.segment import Segment
+from stratalog.log.segment.sidecars import Sidecars
+from stratalog.log.write.tail_file import TailFile
 from stratalog.store.copies.cutting import pieces_before
 from stratalog.store.copies.reports import Meter, PartitionCopy
 

@@ -20,9 +20,9 @@ from stratalog.format.metadata import id_to_text, new_id
 from stratalog.fs import FileSystem
 from stratalog.kernel import crc32c
 from stratalog.log.context import Clock
-from stratalog.log.listing import UnsettledError
 from stratalog.log.names import Kind, file_name
-from stratalog.log.segment import Segment
+from stratalog.log.segment.listing import UnsettledError
+from stratalog.log.segment.segment import Segment
 from stratalog.store.copies import container
 from stratalog.store.copies.building import COPY_BYTES
 from stratalog.store.copies.container import Manifest, Member, PartitionEntry, SegmentEntry

@@ -32,8 +32,8 @@ from stratalog.fs import FileSystem
 from stratalog.log import names
 from stratalog.log.context import Clock, LogContext
 from stratalog.log.names import file_name, parse_file, parse_partition_dir, partition_dir
-from stratalog.log.segment import Segment
-from stratalog.log.sidecars import Sidecars
+from stratalog.log.segment.segment import Segment
+from stratalog.log.segment.sidecars import Sidecars
 from stratalog.store import logdir
 from stratalog.store.copies.copying import check_part
 from stratalog.store.copies.cutting import newest_timestamp, pieces_before

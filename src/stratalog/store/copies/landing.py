@@ -17,7 +17,7 @@ from stratalog.format.metadata import id_to_text
 from stratalog.fs import FileSystem, HandleCache, RealFileSystem
 from stratalog.log.context import Clock, LogContext, SystemClock
 from stratalog.store import arriving
-from stratalog.store.admin import AdminClient, _Local, connect
+from stratalog.store.admin.admin import AdminClient, _Local, connect
 from stratalog.store.arriving import Staged
 from stratalog.store.copies.building import PartitionBuilder
 from stratalog.store.copies.reports import PartitionCopy

@@ -12,8 +12,8 @@ from typing import Protocol, TypeAlias
 from stratalog.config import BrokerConfig, TopicConfig
 from stratalog.log.context import LogContext
 from stratalog.log.names import SEGMENT_KINDS, Kind
-from stratalog.log.segment import Segment
-from stratalog.log.view import SegmentFiles
+from stratalog.log.segment.directory_state import SegmentFiles
+from stratalog.log.segment.segment import Segment
 from stratalog.store.catalog import TopicEntry
 
 CutAt: TypeAlias = Callable[["Part"], int]

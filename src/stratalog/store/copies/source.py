@@ -28,18 +28,18 @@ from stratalog.format import metadata
 from stratalog.fs import FileSystem, RealFileSystem
 from stratalog.log import names
 from stratalog.log.context import Clock, LogContext
-from stratalog.log.epochs import read_epochs
-from stratalog.log.follower import PartitionFollower
-from stratalog.log.identity import owner_of
-from stratalog.log.listing import LISTING_TRIES, UnsettledError, settled_listing, swap_end
-from stratalog.log.segment import Segment
-from stratalog.log.tailfile import read_tail
-from stratalog.log.view import DirectoryView, SegmentFiles, view_of
+from stratalog.log.read.epochs import read_epochs
+from stratalog.log.read.follower import PartitionFollower
+from stratalog.log.segment.directory_state import DirectoryView, SegmentFiles, view_of
+from stratalog.log.segment.identity import owner_of
+from stratalog.log.segment.listing import LISTING_TRIES, UnsettledError, settled_listing, swap_end
+from stratalog.log.segment.segment import Segment
+from stratalog.log.write.tail_file import read_tail
 from stratalog.store import logdir
+from stratalog.store.admin.control import ControlClient
 from stratalog.store.catalog import TopicEntry
-from stratalog.store.claims import Claims
-from stratalog.store.control import ControlClient
 from stratalog.store.copies.parts import names_of
+from stratalog.store.lifecycle.claims import Claims
 from stratalog.store.logdir import LogDir
 from stratalog.store.partitions import Partitions
 from stratalog.store.paths import Paths, path_list

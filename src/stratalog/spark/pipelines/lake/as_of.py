@@ -12,9 +12,9 @@ from typing import NamedTuple
 from stratalog.config import TopicConfig
 from stratalog.config.units import format_duration_ms
 from stratalog.errors import ConfigError, FormatError, OffsetOutOfRangeError
-from stratalog.log.cold import ArchivedSegment
-from stratalog.log.reader import Isolation, LogView
-from stratalog.log.segment import Segment
+from stratalog.log.read.archived_segment import ArchivedSegment
+from stratalog.log.read.reader import Isolation, LogView
+from stratalog.log.segment.segment import Segment
 from stratalog.spark.logs import Logs
 
 

@@ -26,10 +26,10 @@ from stratalog.errors import ConfigError
 from stratalog.format import batch as batches
 from stratalog.format.arrow import decode_arrow
 from stratalog.format.batch import Scan
-from stratalog.format.batch_filter import DISCARD, KeyMap, build, filter_batches
+from stratalog.format.batch.filter import DISCARD, KeyMap, build, filter_batches
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.log.chunks import FULL_CHUNK, Chunk
-from stratalog.log.reader import Isolation, LogView, aborted_rows, iter_chunks
+from stratalog.log.read.chunks import FULL_CHUNK, Chunk
+from stratalog.log.read.reader import Isolation, LogView, aborted_rows, iter_chunks
 from stratalog.spark.logs import opened
 from stratalog.spark.loss import Losses
 from stratalog.spark.options import Where

@@ -14,7 +14,7 @@ from typing import Literal
 from stratalog.config.units import format_time, parse_time
 from stratalog.errors import ConfigError, OffsetOutOfRangeError, StoreError
 from stratalog.format.metadata import id_to_text, parse_partition_metadata
-from stratalog.log.reader import Isolation
+from stratalog.log.read.reader import Isolation
 from stratalog.spark.archived import ArchivedLog
 from stratalog.spark.logs import Logs, View
 from stratalog.spark.offsets import Pair

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 
 from stratalog.errors import InvalidRecordError
-from stratalog.log.reader import Isolation
+from stratalog.log.read.reader import Isolation
 from stratalog.spark.logs import Logs, opened
 from stratalog.spark.loss import Losses
 from stratalog.spark.options import Where

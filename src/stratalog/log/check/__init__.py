@@ -1,0 +1,1 @@
+"""Verify and repair: find damage in a partition, name it, and give up only what was asked for."""

@@ -1,0 +1,382 @@
+"""Checking one segment: one pass over its log, and what is derived from it listening in.
+
+The walk ends at nothing: behind damage it goes on at the next batch that can be believed. What is wrong
+in the log is a range of bytes and the offsets lost in it; what is wrong in a sidecar can be made again.
+
+Reads through the handle cache, writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stratalog import kernel
+from stratalog.errors import ArchiveError, CorruptionError, FormatError
+from stratalog.format import batch as batches
+from stratalog.format import keyindex
+from stratalog.format.batch import Scan, Stop
+from stratalog.format.metadata import CLEAN_SHUTDOWN
+from stratalog.format.offset_index import ENTRY_SIZE as INDEX_ENTRY
+from stratalog.format.offset_index import OffsetIndex
+from stratalog.format.seal import Seal
+from stratalog.format.seal import parse as parse_seal
+from stratalog.format.time_index import ENTRY_SIZE as TIME_ENTRY
+from stratalog.format.time_index import TimeIndex
+from stratalog.format.txn_index import AbortedTxn
+from stratalog.fs import File
+from stratalog.log.check.damage import UNKNOWN, Damage, derived_damage, reason_of
+from stratalog.log.check.resync import resume
+from stratalog.log.check.sidecar_check import IndexCheck, SealFacts, TimeCheck, sidecar_of
+from stratalog.log.read.archived_segment import ArchivedSegment
+from stratalog.log.segment.scanning import SCAN_BYTES
+from stratalog.log.segment.segment import Segment
+from stratalog.log.write.active import ActiveSegment
+from stratalog.log.write.active_keys import ActiveKeyIndex
+from stratalog.log.write.tail_file import read_tail
+
+Sidecar = Literal["index", "timeindex", "txnindex", "seal", "keyindex"]
+
+_Block = tuple[int, int, int, int]
+"""Start and end in bytes, first and last offset."""
+
+
+@dataclass(slots=True)
+class CheckedSegment:
+    """One segment after the check."""
+
+    segment: Segment
+    at_rest: bool
+    """Sealed and synced, or closed in order: then its sidecars must be right too."""
+    seal: Seal | None = None
+    """The stored seal, when it is sound and speaks of a log of this size."""
+    contiguous: bool = False
+    records: int = 0
+    next_offset: int = 0
+    """After the last good batch."""
+    log: list[Damage] = field(default_factory=list)
+    """Damaged ranges of the log, ascending."""
+    sidecars: dict[Sidecar, Damage] = field(default_factory=dict)
+    unsupported: bool = False
+    """Not one batch of it is in a format this library reads."""
+    has_producers: bool = False
+    inode: int = UNKNOWN
+    """Which file it was."""
+    aborted: list[AbortedTxn] | None = None
+    """What the transaction index should hold; None when the log cannot tell."""
+
+    @property
+    def damages(self) -> tuple[Damage, ...]:
+        return (*self.log, *self.sidecars.values())
+
+    @property
+    def intact(self) -> bool:
+        """Every record of the log is there, whatever the sidecars say."""
+        return all(damage.derived for damage in self.log)
+
+
+def check_segment(segment: Segment, progress: Callable[[int], None] | None = None) -> CheckedSegment:
+    """One segment: its log and, when it is at rest, everything derived from it.
+
+    ArchiveError when it is in an archive that does not answer; one that the archive has lost is damage.
+    """
+    if isinstance(segment, ArchivedSegment):
+        segment.forget()  # what is there now counts, not what a cache remembers of it
+    try:
+        return _SegmentCheck(segment, progress).run()
+    except ArchiveError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        lost = CheckedSegment(segment, at_rest=True, next_offset=segment.base_offset)
+        last = max(segment.next_offset or 0, segment.base_offset + 1) - 1
+        lost.log.append(Damage(error.url, 0, segment.size, segment.base_offset, last, error.reason))
+        return lost
+
+
+class _SegmentCheck:
+    """One pass over the log; the sidecars listen to it."""
+
+    def __init__(self, segment: Segment, progress: Callable[[int], None] | None) -> None:
+        self.segment = segment
+        self.size = segment.size
+        self.progress = progress
+        self.out = CheckedSegment(segment, at_rest=_at_rest(segment))
+        self.stored: Seal | None = None
+        self.next_offset = segment.base_offset
+        self.batches = 0
+        self.newest = UNKNOWN
+
+    def run(self) -> CheckedSegment:
+        out, segment = self.out, self.segment
+        if not segment.is_active or out.at_rest:
+            self._read_seal()
+        seal = out.seal
+        out.contiguous = seal.contiguous if seal is not None else segment.is_active and segment.contiguous
+        self.crc, bad_blocks = _crcs(segment, self.size, seal)
+        suspects = [block for block in bad_blocks if not out.contiguous and _sound(segment, *block[:2])]
+        index = self._read_index() if out.at_rest and self.size else None
+        times = self._read_times() if out.at_rest and self.size else None
+        facts = None if seal is None else SealFacts(seal)
+        data = self._read("keyindex") if out.at_rest else None
+        keys = ActiveKeyIndex() if data is not None else None
+        for position, chunk, scan in self._walk(suspects):
+            out.records += scan.records
+            out.has_producers |= scan.has_producers
+            self.batches += scan.n
+            if index is not None:
+                index.feed(position, scan)
+            if times is not None:
+                times.feed(scan)
+            if facts is not None:
+                facts.feed(position, scan)
+            if keys is not None:
+                keys.extend(*batches.decode_keys(chunk, scan))
+        out.next_offset = self.next_offset
+        if segment.is_active and not isinstance(segment, ActiveSegment):
+            self._judge_end()
+        out.unsupported = out.unsupported and not self.batches
+        self._judge_seal(facts, bad_blocks)
+        if index is not None and index.reason:
+            self._wrong("index", index.reason, index.at * INDEX_ENTRY, (index.at + 1) * INDEX_ENTRY)
+        if times is not None:
+            times.finish(whole=out.intact)
+            if times.reason:
+                self._wrong("timeindex", times.reason, times.at * TIME_ENTRY, (times.at + 1) * TIME_ENTRY)
+        if keys is not None and data is not None:
+            self._judge_keys(keys, data)
+        if not out.at_rest:
+            out.sidecars.clear()
+        return out
+
+    # -- sidecars --------------------------------------------------------------------------------
+
+    def _read(self, kind: Sidecar) -> bytes | None:
+        try:
+            return sidecar_of(self.segment, kind)
+        except FormatError as error:
+            self._wrong(kind, reason_of(error))
+            return None
+
+    def _wrong(self, kind: Sidecar, reason: str, start: int = UNKNOWN, end: int = UNKNOWN) -> None:
+        """What was found first is told."""
+        self.out.sidecars.setdefault(kind, derived_damage(self.segment.path(kind), reason, start, end))
+
+    def _read_seal(self) -> None:
+        data = self._read("seal")
+        if data is None:
+            return
+        try:
+            self.stored = parse_seal(data)
+        except FormatError as error:
+            self._wrong("seal", reason_of(error))
+            return
+        stranger = self.stored.stranger(self.segment.owner(), self.segment.base_offset)
+        if stranger:
+            self._wrong("seal", stranger)
+            self.stored = None
+            return
+        if self.stored.size_bytes == self.size:
+            self.out.seal = self.stored
+        elif self.segment.is_active:
+            self._wrong("seal", f"speaks of {self.stored.size_bytes} bytes, the log has {self.size}")
+            self.stored = None
+
+    def _judge_seal(self, facts: SealFacts | None, bad_blocks: list[_Block]) -> None:
+        out, stored, path = self.out, self.stored, self.segment.path()
+        for start, end, _, _ in bad_blocks:
+            if not any(damage.start < end and start < damage.end for damage in out.log):
+                reason = "bytes outside every batch CRC (a leader epoch) are not those that were sealed"
+                out.log.append(derived_damage(path, reason, start, end))
+        out.log.sort(key=lambda damage: damage.start)
+        if facts is not None and "seal" not in out.sidecars:
+            reason = facts.difference(out.log)
+            if not reason and not out.log and out.seal is not None and out.seal.crc != self.crc:
+                reason = "the CRC of the whole log is another one"
+            if reason:
+                self._wrong("seal", reason)
+        if stored is not None and out.seal is None:
+            lost = stored.last_offset >= self.next_offset
+            first, last = (self.next_offset, stored.last_offset) if lost else (UNKNOWN, UNKNOWN)
+            start, end = sorted((self.size, stored.size_bytes))
+            reason = f"the seal says {stored.size_bytes} bytes, the log has {self.size}"
+            out.log.append(Damage(path, start, end, first, last, reason, derived=not lost and out.intact))
+
+    def _judge_end(self) -> None:
+        """A log that was closed in order has nothing behind its last batch.
+
+        A writer removes the mark of the clean stop before it writes: it is looked for after the size.
+        """
+        with self.segment.open_log() as file:
+            end = file.size()
+        root = self.segment.directory.rpartition("/")[0]
+        if end > self.size and self.segment.context.fs.exists(f"{root}/{CLEAN_SHUTDOWN}"):
+            reason = "bytes behind the end of a log that was closed in order"
+            self.out.log.append(Damage(self.segment.path(), self.size, end, UNKNOWN, UNKNOWN, reason))
+
+    def _read_index(self) -> IndexCheck | None:
+        data = self._read("index")
+        if data is None:
+            if not self.segment.is_active:
+                self._wrong("index", "the file is missing")
+            return None
+        try:
+            return IndexCheck(OffsetIndex.parse(data, self.segment.base_offset, self.size))
+        except FormatError as error:
+            self._wrong("index", reason_of(error))
+            return None
+
+    def _read_times(self) -> TimeCheck | None:
+        data = self._read("timeindex")
+        if data is None:
+            if not self.segment.is_active:
+                self._wrong("timeindex", "the file is missing")
+            return None
+        try:
+            return TimeCheck(TimeIndex.parse(data, self.segment.base_offset))
+        except FormatError as error:
+            self._wrong("timeindex", reason_of(error))
+            return None
+
+    def _judge_keys(self, keys: ActiveKeyIndex, data: bytes) -> None:
+        base = self.segment.base_offset
+        if self.out.intact and data == keyindex.pack(*keys.sorted_arrays(), base, self.size, self.crc):
+            return
+        try:
+            reader = keyindex.KeyIndexReader(lambda size, at: data[at : at + size], len(data))
+            reader.verify()
+            if not self.out.intact:
+                return  # what it should hold cannot be told
+            same = reader.matches(self.size, self.crc)
+            self._wrong("keyindex", "the log holds other keys" if same else "made from another log")
+        except FormatError as error:
+            self._wrong("keyindex", reason_of(error))
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    def _end_offset(self) -> int:
+        """After the last offset the segment must hold, as far as anything says; 0 when nothing does."""
+        if self.stored is not None:
+            return self.stored.last_offset + 1
+        return self.segment.next_offset or 0
+
+    def _walk(self, suspects: list[_Block]) -> Iterator[tuple[int, bytes, Scan]]:
+        """Runs of good batches; what lies between them goes to ``out.log``."""
+        segment, size, contiguous = self.segment, self.size, self.out.contiguous
+        position = needed = 0
+        with segment.open_log() as file:
+            while position < size:
+                if suspects and position == suspects[0][0]:
+                    _, end, first, last = suspects.pop(0)
+                    reason = "a block does not match the segment's seal: an offset in it is another one"
+                    self._bad(position, end, first, last, reason)
+                    position, self.next_offset = end, max(self.next_offset, last + 1)
+                    continue
+                limit = suspects[0][0] if suspects else size
+                data = file.pread(min(max(SCAN_BYTES, needed), limit - position), position)
+                expect = self.next_offset if contiguous else None
+                scan = batches.scan(data, expect=expect)
+                if not scan.n and scan.stop is Stop.PARTIAL and len(data) < scan.needed <= limit - position:
+                    needed = scan.needed
+                    continue
+                good, reason = self._good_rows(data, scan)
+                if good:
+                    if good < scan.n:
+                        scan = batches.scan(data, 0, scan.header(good).position, expect=expect)
+                    yield position, data, scan
+                    self.next_offset = scan.last_offset + 1
+                    if self.progress is not None:
+                        self.progress(scan.end)
+                    position += scan.end
+                    needed = 0
+                    continue
+                if scan.stop is Stop.ZERO and not contiguous and _zeros(file, position, size):
+                    return  # preallocated by another writer, and never used
+                position = self._skip(file, position, limit, reason or scan.reason, scan.stop)
+                needed = 0
+
+    def _good_rows(self, data: bytes, scan: Scan) -> tuple[int, str]:
+        """How many batches of a scan are good to the last record, and what is wrong with the next."""
+        if scan.n and scan.first_base_offset < self.next_offset:
+            return 0, f"base offset {scan.first_base_offset} where at least {self.next_offset} was due"
+        try:
+            batches.measure(data, scan)
+            batches.decode_records(data, scan, topic="", partition=0)
+        except CorruptionError as error:
+            return scan.find_position(error.position), error.reason
+        return scan.n, ""
+
+    def _skip(self, file: File, position: int, limit: int, reason: str, stop: Stop) -> int:
+        """Past the damage at ``position``, which is put on record; returns where good batches go on."""
+        self.out.unsupported |= stop is Stop.UNSUPPORTED
+        first = self.next_offset
+        most = None if self.stored is None else self.stored.last_offset
+        end = resume(self.segment, file, position, limit=limit, at_least=first, at_most=most)
+        if end < limit:
+            following = int.from_bytes(file.pread(8, end), "big")
+        else:
+            following = max(first, self._end_offset()) if limit == self.size else first
+        if stop is Stop.PARTIAL:
+            reason = "a batch runs past the end of the segment"
+        lost = following > first
+        self._bad(position, end, first if lost else UNKNOWN, following - 1 if lost else UNKNOWN, reason)
+        self.next_offset = following
+        return end
+
+    def _bad(self, start: int, end: int, first: int, last: int, reason: str) -> None:
+        self.out.log.append(Damage(self.segment.path(), start, end, first, last, reason))
+        if self.progress is not None:
+            self.progress(end - start)
+
+
+def _at_rest(segment: Segment) -> bool:
+    """Sealed and synced, or the last segment of a log that was closed in order and not written to since."""
+    if not segment.is_active:
+        return not segment.unsynced
+    if isinstance(segment, ActiveSegment):
+        return False
+    try:
+        tail = read_tail(segment.context.fs, segment.directory, segment.owner())
+    except FormatError:
+        return False
+    return (
+        tail is not None
+        and tail.clean
+        and (tail.synced_base, tail.synced_position) == (segment.base_offset, segment.size)
+    )
+
+
+def _crcs(segment: Segment, size: int, seal: Seal | None) -> tuple[int, list[_Block]]:
+    """The CRC of the whole log, and the blocks that are not as sealed."""
+    crc, bad = 0, []
+    with segment.open_log() as file:
+        if seal is None:
+            for start in range(0, size, SCAN_BYTES):
+                crc = kernel.crc32c(file.pread(min(SCAN_BYTES, size - start), start), crc)
+            return crc, []
+        for i, block in enumerate(seal.blocks):
+            length = seal.block_size(i)
+            data = file.pread(length, block.position)
+            crc = kernel.crc32c(data, crc)
+            if kernel.crc32c(data) != block.crc:
+                bad.append((block.position, block.position + length, block.first_offset, block.last_offset))
+    return crc, bad
+
+
+def _sound(segment: Segment, start: int, end: int) -> bool:
+    """Whether every batch in a range has a right CRC, whatever its offset."""
+    with segment.open_log() as file:
+        data = file.pread(end - start, start)
+    position = 0
+    while position < len(data):
+        scan = batches.scan(data, position, max_batches=1)
+        if not scan.n:
+            return False
+        position = scan.end
+    return True
+
+
+def _zeros(file: File, position: int, end: int) -> bool:
+    return all(
+        not any(file.pread(min(SCAN_BYTES, end - start), start)) for start in range(position, end, SCAN_BYTES)
+    )

@@ -1,0 +1,264 @@
+"""Checking a partition to the last byte, changing nothing.
+
+Every batch: its CRC, its form, each record in it, its place among the offsets. Every seal: its own CRC and
+the CRCs and facts it states. Every index entry: that it meets its batch and keeps its promise. Behind
+damage the walk finds its feet again, so one bad byte costs one batch, and each `Damage` names the bytes
+and the offsets lost, which follow from the batches before and after.
+
+Works on any `LogView`, also beside a running writer: a segment that is replaced or removed meanwhile is
+looked up again and never taken for damage. What lies past a live segment's readable end is not judged: a
+torn tail is not corruption. Nothing here is written, so a crash has nothing to leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from stratalog.errors import ArchiveError, CorruptionError, FormatError
+from stratalog.format import producer_snapshot
+from stratalog.format.tail import Tail
+from stratalog.log.check.damage import UNKNOWN, Damage, derived_damage, reason_of
+from stratalog.log.check.segment_check import CheckedSegment, check_segment
+from stratalog.log.check.sidecar_check import Transactions
+from stratalog.log.names import MAX_OFFSET, SNAPSHOT, TAIL, parse_file
+from stratalog.log.read.archived_segment import ArchivedSegment
+from stratalog.log.read.gaps import lost_behind, missing_between
+from stratalog.log.read.reader import LogView
+from stratalog.log.segment.identity import owner_of
+from stratalog.log.segment.listing import list_files
+from stratalog.log.segment.scanning import scan_file
+from stratalog.log.segment.segment import Segment
+from stratalog.log.write.tail_file import read_tail
+
+Check = Callable[[int], CheckedSegment | None]
+
+LOOKS = 5
+"""So often is a segment looked at that changes, or is gone, while it is checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was checked, and what is wrong with it."""
+
+    segments: int = 0
+    bytes: int = 0
+    records: int = 0
+    damages: tuple[Damage, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.damages
+
+    def merge(self, other: VerifyReport) -> VerifyReport:
+        """Both together."""
+        return VerifyReport(
+            self.segments + other.segments,
+            self.bytes + other.bytes,
+            self.records + other.records,
+            self.damages + other.damages,
+        )
+
+
+def verify_partition(view: LogView, *, progress: Callable[[int], None] | None = None) -> VerifyReport:
+    """Read every byte of a partition and check it; ``progress`` gets bytes as they go by."""
+    found: list[Damage] = []
+    segments = size = records = 0
+    unread: list[Damage] = []
+    for checked in check_segments(view, progress, unread=unread):
+        segments += 1
+        size += checked.segment.size
+        records += checked.records
+        found += checked.damages
+    found += unread + check_files(view)
+    return VerifyReport(segments, size, records, tuple(found))
+
+
+def check_segments(
+    view: LogView,
+    progress: Callable[[int], None] | None = None,
+    *,
+    check: Check | None = None,
+    unread: list[Damage] | None = None,
+) -> Iterator[CheckedSegment]:
+    """Every segment of a view, in order, checked by itself and against the one before it.
+
+    ``check`` checks one by itself, given its base offset; whoever did that before knows the answer.
+    An archive that cannot be read is asked once: what it holds is left out and goes into ``unread``, as one
+    damage; without that list its error is raised.
+    """
+    check = check or (lambda base_offset: check_standing_still(view, base_offset, progress))
+    view.refresh()
+    before: CheckedSegment | None = None
+    transactions: Transactions | None = None
+    done = UNKNOWN
+    while True:
+        segment = next((each for each in view.segments() if each.base_offset > done), None)
+        if segment is None:
+            break
+        done = segment.base_offset
+        if not segment.is_active and (segment.next_offset or MAX_OFFSET) <= view.log_start_offset:
+            continue  # its deletion has begun, and may have been cut short
+        try:
+            checked = check(done)
+        except ArchiveError as error:
+            if unread is None:
+                raise
+            cold = [each for each in view.segments() if each.base_offset >= done and not _is_here(each)]
+            unread.append(_unread(view, cold or [segment], error))
+            done = max(each.base_offset for each in cold or [segment])
+            if before is not None:
+                yield before
+            before = transactions = None
+            continue
+        if checked is None:
+            continue  # removed while we looked: not damage
+        if transactions is None:
+            transactions = Transactions(checked.segment)
+        transactions.check(checked)
+        if before is not None:
+            _check_gap(view, before, checked)
+            yield before
+        before = checked
+    if before is not None:
+        yield before
+
+
+def _is_here(segment: Segment) -> bool:
+    return not isinstance(segment, ArchivedSegment)
+
+
+def _unread(view: LogView, segments: Sequence[Segment], error: ArchiveError) -> Damage:
+    """What an archive that cannot be read keeps from being checked."""
+    first, last = segments[0].base_offset, (segments[-1].next_offset or segments[-1].base_offset + 1) - 1
+    count = f"{len(segments)} segment{'' if len(segments) == 1 else 's'}"
+    why = f"the archive cannot be read: {error}; {count} there, offsets {first} to {last}, were not checked"
+    return Damage(f"{view.topic}-{view.partition}", UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, why)
+
+
+def check_standing_still(
+    view: LogView, base_offset: int, progress: Callable[[int], None] | None = None
+) -> CheckedSegment | None:
+    """Check one segment by itself; what looks damaged while it is being replaced is looked at again.
+
+    None when it was removed meanwhile.
+    """
+    checked: CheckedSegment | None = None
+    for _ in range(LOOKS):
+        segment = next((each for each in view.segments() if each.base_offset == base_offset), None)
+        if segment is None:
+            return None
+        try:
+            inode = segment.inode()
+            checked = check_segment(segment, progress)
+            checked.inode = inode
+            if not checked.damages or segment.inode() == inode:
+                return checked
+        except FileNotFoundError:
+            checked = None
+        segment.forget()
+        view.refresh()
+    if checked is None and segment is not None:
+        checked = CheckedSegment(segment, at_rest=False, next_offset=segment.base_offset)
+        last = max(segment.next_offset or 0, segment.base_offset) - 1
+        first = segment.base_offset if last >= segment.base_offset else UNKNOWN
+        checked.log.append(
+            Damage(segment.path(), 0, UNKNOWN, first, max(last, UNKNOWN), "the file is missing")
+        )
+    return checked
+
+
+def _check_gap(view: LogView, before: CheckedSegment, after: CheckedSegment) -> None:
+    """Name the offsets missing between two neighbours, unless the log changed there while we looked."""
+    if _missing(before, before.segment, after) is None:
+        return
+    view.refresh()
+    base = before.segment.base_offset
+    current = next((each for each in view.segments() if each.base_offset == base), None)
+    if current is None:
+        return  # the head of the log was deleted
+    try:
+        lost = _missing(before, current, after)
+    except FileNotFoundError:
+        return
+    if lost is not None:
+        before.log.append(lost)
+
+
+def _missing(before: CheckedSegment, segment: Segment, after: CheckedSegment) -> Damage | None:
+    """What is missing behind a segment, but for what its own check has named."""
+    base = after.segment.base_offset
+    named = max((each.last_offset + 1 for each in before.log), default=0)
+    try:
+        return missing_between(segment, after.segment, named, base)
+    except CorruptionError:  # the seal contradicts the log, which is named: it still tells where that ended
+        seal = before.seal
+        if seal is None or not seal.contiguous or seal.last_offset + 1 >= base:
+            return None
+        return lost_behind(segment, seal.last_offset + 1, base)
+
+
+def check_files(view: LogView) -> list[Damage]:
+    """Check the files that belong to no segment: producer snapshots must parse, the tail must be its own.
+
+    Where no writer is here, a snapshot past the synced end may be what a power cut left of it.
+    """
+    segments = view.segments()
+    if not segments:
+        return []
+    fs, directory = segments[0].context.fs, view.directory
+    try:
+        listed = list_files(fs, directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []  # nothing but the archive is left of it
+    found = []
+    synced = min((each.base_offset for each in segments if each.unsynced), default=MAX_OFFSET)
+    try:
+        tail = read_tail(fs, directory, owner_of(fs, directory, view.partition))
+        found += [] if tail is None else _check_synced(view, tail)
+        if tail is not None and tail.clean:
+            synced = max(synced, tail.synced_offset)
+    except FormatError as error:
+        found.append(derived_damage(f"{directory}/{TAIL}", reason_of(error)))
+    for name in listed:
+        parsed = parse_file(name)
+        path = f"{directory}/{name}"
+        if parsed is None or parsed.kind != SNAPSHOT or parsed.suffix or parsed.base_offset > synced:
+            continue
+        try:
+            producer_snapshot.parse(fs.read_file(path))
+        except FileNotFoundError:
+            continue
+        except FormatError as error:
+            found.append(derived_damage(path, reason_of(error)))
+    return found
+
+
+def _check_synced(view: LogView, tail: Tail) -> list[Damage]:
+    """The last segment must reach the synced end; it is looked at after the tail, which never leads it."""
+    view.refresh()
+    last = view.segments()[-1]
+    if last.base_offset > tail.synced_base:
+        return []
+    first, size = last.base_offset, 0
+    with suppress(FileNotFoundError), last.open_log() as file:
+        if last.base_offset == tail.synced_base and file.size() >= tail.synced_position:
+            return []
+        for at, _, scan in scan_file(file, 0, file.size()):
+            if scan.n:
+                first, size = scan.last_offset + 1, at + scan.end
+    first = min(first, tail.synced_offset - 1)
+    reason = f"the log ends before its synced end, offset {tail.synced_offset}"
+    return [Damage(last.path(), size, UNKNOWN, first, tail.synced_offset - 1, reason)]
+
+
+__all__ = [
+    "CheckedSegment",
+    "Damage",
+    "VerifyReport",
+    "check_files",
+    "check_segments",
+    "check_standing_still",
+    "verify_partition",
+]

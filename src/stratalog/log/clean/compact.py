@@ -1,0 +1,325 @@
+"""Compaction of one partition: the latest record of every key stays, at its offset.
+
+A pass reads the dirty part into a map from key to latest offset, then rewrites every segment from the start
+of the log to the end of what the map covers, group by group, each swapped in before the next is begun. When
+the keys do not fit into the memory allowed, the pass covers less and another one follows: more passes, not
+more memory. The checkpoint moves after each.
+
+A segment that cannot be read is quarantined: left as it is, named in the report, and the rest goes on. What
+lies above it then keeps its tombstones and markers, and the checkpoint does not pass it, so that once it is
+repaired everything above is applied to it before any tombstone goes.
+
+Crash policy: a crash leaves every group old or new. Groups are done from the lowest up, so what a tombstone
+deletes is gone before the tombstone can be; the checkpoint is written last, so a round is at worst repeated.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from stratalog.errors import ConfigError, FormatError
+from stratalog.format import producer_snapshot
+from stratalog.format.batch.filter import Filtered, KeyMap, build
+from stratalog.format.txn_index import AbortedTxn
+from stratalog.log.check.damage import Damage
+from stratalog.log.clean.grouping import group_segments
+from stratalog.log.clean.pacing import Pace, StopCleaningError
+from stratalog.log.clean.reading import (
+    DamagedSegmentError,
+    VanishedSegmentError,
+    damaged,
+    sound_chunks,
+)
+from stratalog.log.clean.reports import CleanReport
+from stratalog.log.clean.rewriting import Rewritten, rewrite
+from stratalog.log.clean.rules import CompactionFilter, LastBatches, MayBeBelow, skip_aborted
+from stratalog.log.clean.transactions import CleanedTransactions
+from stratalog.log.clean.workplace import Workplace, WriterPlace, round_end
+from stratalog.log.names import segment_name
+from stratalog.log.policy.cleaning import Cleanable
+from stratalog.log.read.chunks import Chunk
+from stratalog.log.segment.segment import Segment
+from stratalog.log.write.writer import PartitionWriter
+
+BUFFER_BYTES = 8 << 20
+"""Of the memory allowed, what buffers take: a chunk read, a chunk made, indexes. The map gets the rest."""
+
+MAX_MAP_OFFSETS = 2**32 - 2
+"""How far from its base offset a key map can count."""
+
+
+def clean(
+    writer: PartitionWriter,
+    cleanable: Cleanable,
+    *,
+    memory_bytes: int,
+    now_ms: int,
+    save: Callable[[int], None],
+    io_bytes_per_s: float | None = None,
+    may_be_below: MayBeBelow | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> CleanReport:
+    """Compact a partition from its start up to ``cleanable.first_uncleanable_offset``.
+
+    ``save(next_dirty_offset)`` stores the cleaner's checkpoint durably; called after each pass. ``progress``
+    is told bytes read and bytes to read. ``stop`` is asked between chunks; what was swapped in by then stays.
+    ``may_be_below(keys)`` names those keys an archived segment may still hold: their tombstones stay. With
+    nothing dirty, what remains is done: tombstones and markers past their horizon go, small segments merge.
+    One rewriting of a partition at a time is the caller's care.
+    """
+    writer.make_usable()
+    pace = Pace(io_bytes_per_s, progress, stop)
+    span = (cleanable.first_dirty_offset, round_end(writer, cleanable))
+    return Cleaning(WriterPlace(writer), span, memory_bytes, now_ms, may_be_below, pace).run(save)
+
+
+class Cleaning:
+    """One round: what its passes share. ``span``: the first dirty offset, and the base where it ends."""
+
+    def __init__(
+        self,
+        place: Workplace,
+        span: tuple[int, int],
+        memory_bytes: int,
+        now_ms: int,
+        may_be_below: MayBeBelow | None,
+        pace: Pace,
+    ) -> None:
+        self._place = place
+        self._config = place.config
+        self._now_ms = now_ms
+        self._may_be_below = may_be_below
+        self._pace = pace
+        self._quarantined: dict[Segment, Damage] = {}
+        self._derived: list[Damage] = []
+        self._ours: set[Segment] = set()
+        self._counts = Rewritten([])
+        self._groups = 0
+        self._passes = 0
+        self._aborted: list[AbortedTxn] = []
+        first_dirty, self._upper = span
+        segments = self._segments(self._upper)
+        self._first_offset = segments[0].base_offset if segments else self._upper
+        self._dirty = max(first_dirty, self._first_offset)
+        self._before = (len(segments), sum(each.size for each in segments))
+        self._keys = KeyMap(self._map_bytes(memory_bytes, segments), self._dirty)
+
+    def _map_bytes(self, memory_bytes: int, segments: Sequence[Segment]) -> int:
+        records = 0
+        for segment in segments:
+            if (segment.next_offset or 0) > self._dirty:
+                records += (segment.next_offset or 0) - max(segment.base_offset, self._dirty)
+        return max(64, min(memory_bytes - min(BUFFER_BYTES, memory_bytes // 4), KeyMap.memory_for(records)))
+
+    def _segments(self, end: int) -> list[Segment]:
+        """Sealed segments that begin below ``end``."""
+        return [each for each in self._place.sealed() if each.base_offset < end]
+
+    # -- the round -----------------------------------------------------------------------------------
+
+    def run(self, save: Callable[[int], None]) -> CleanReport:
+        first_dirty = next_dirty = self._dirty
+        stopped: str | None = None
+        try:
+            while True:
+                stopped = self._learn_aborted()
+                self._pass()
+                next_dirty = min(self._dirty, max(first_dirty, self._floor()))
+                save(next_dirty)
+                if self._dirty >= self._upper:
+                    break
+        except StopCleaningError:
+            stopped = "it was asked to stop"
+        except VanishedSegmentError as error:
+            stopped = f"the log changed meanwhile: {error} is gone"
+        return self._report(next_dirty, stopped)
+
+    def _pass(self) -> None:
+        self._passes += 1
+        segments = self._segments(self._upper)
+        size = sum(each.size for each in segments)
+        self._pace.plan(sum(each.size for each in segments if (each.next_offset or 0) > self._dirty) + size)
+        end = self._build(segments)
+        todo = [each for each in segments if each.base_offset < end]
+        self._pace.plan(sum(each.size for each in todo))
+        self._rewrite_all(todo)
+        self._dirty = max(self._dirty, end)
+
+    def _floor(self) -> int:
+        """The lowest offset of a segment that could not be read."""
+        return min((each.base_offset for each in self._quarantined), default=2**63 - 1)
+
+    def _quarantine(self, error: DamagedSegmentError) -> None:
+        self._quarantined[error.segment] = error.damage
+        self._place.context.warn(
+            f"{error.damage.path}: {error.damage.reason}; compaction leaves this segment as it is"
+        )
+
+    # -- transactions --------------------------------------------------------------------------------
+
+    def _learn_aborted(self) -> str | None:
+        """The aborted transactions of the log; where they cannot be known, the round ends before. Says why.
+
+        A transaction that was open when a segment with an unreadable index began may have been aborted in
+        it, so nothing from its first record on can be judged.
+        """
+        self._aborted = []
+        why: str | None = None
+        bases: list[int] = []
+        for base_offset, found in self._place.transactions():
+            bases.append(base_offset)
+            if not isinstance(found, Damage):
+                self._aborted += found
+                continue
+            why = f"{found.path}: {found.reason}"
+            if found not in self._derived:
+                self._derived.append(found)
+            limit = min(base_offset, self._first_open(base_offset))
+            below = max((each for each in bases if each <= limit), default=self._first_offset)
+            self._upper = min(self._upper, below)
+        return why
+
+    def _first_open(self, base_offset: int) -> int:
+        """The first offset of a transaction open where a segment begins; 0 when nobody can tell."""
+        path = f"{self._place.directory}/{segment_name(base_offset)}.snapshot"
+        try:
+            entries = producer_snapshot.parse(self._place.context.fs.read_file(path))
+        except (FileNotFoundError, FormatError):
+            return 0
+        open_ones = [each.current_txn_first_offset for each in entries if each.current_txn_first_offset >= 0]
+        return min(open_ones, default=base_offset)
+
+    # -- the map -------------------------------------------------------------------------------------
+
+    def _build(self, segments: Sequence[Segment]) -> int:
+        """Fill the map from the first dirty offset on; the offset up to which it speaks for every key."""
+        keys, dirty = self._keys, self._dirty
+        keys.clear(dirty)
+        transactions = CleanedTransactions(self._aborted)
+        for at, segment in enumerate(segments):
+            end = segments[at + 1].base_offset if at + 1 < len(segments) else self._upper
+            if end <= dirty:
+                continue
+            if segment not in self._quarantined:
+                try:
+                    for chunk in sound_chunks(segment, dirty):
+                        if not self._add(segment, chunk, transactions):
+                            return self._covered()
+                except DamagedSegmentError as error:
+                    self._quarantine(error)
+            keys.latest_offset = end - 1
+        keys.latest_offset = max(keys.latest_offset, self._upper - 1)
+        return self._upper
+
+    def _add(self, segment: Segment, chunk: Chunk, transactions: CleanedTransactions) -> bool:
+        """Add a chunk's keys; False when they did not all fit."""
+        scan = chunk.scan
+        if scan.last_offset - self._dirty > MAX_MAP_OFFSETS:
+            return False
+        try:
+            skip = skip_aborted(chunk, transactions)
+            first = scan.find_offset(self._dirty)
+            row = build(self._keys, chunk.data, scan, first, skip=skip, lo=self._dirty)
+        except FormatError as error:
+            raise damaged(segment, error, chunk.position) from error
+        self._pace.read(scan.end)
+        return row >= scan.n
+
+    def _covered(self) -> int:
+        end = self._keys.latest_offset + 1
+        if end <= self._dirty:
+            raise ConfigError(
+                f"log.cleaner.dedupe.buffer.size is too small for the batch at offset {self._dirty}"
+            )
+        return end
+
+    # -- rewriting -----------------------------------------------------------------------------------
+
+    def _rewrite_all(self, segments: Sequence[Segment]) -> None:
+        transactions = CleanedTransactions(self._aborted, unseen_below=self._place.archived_end())
+        groups = deque(group_segments(segments, self._config, self._upper, apart=self._quarantined.keys()))
+        while groups:
+            group = groups.popleft()
+            if self._floor() < group[0].base_offset:
+                transactions.pass_over()
+            before = transactions.copy()
+            try:
+                self._rewrite_group(group, transactions)
+            except DamagedSegmentError as error:
+                self._quarantine(error)
+                transactions = before
+                at = group.index(error.segment)
+                groups.extendleft(reversed([part for part in (group[:at], group[at + 1 :]) if part]))
+
+    def _rewrite_group(self, group: list[Segment], transactions: CleanedTransactions) -> None:
+        floor = self._floor()
+        judge = CompactionFilter(
+            self._keys,
+            transactions,
+            LastBatches(self._place.producers(), self._upper),
+            now_ms=self._now_ms,
+            delete_retention_ms=self._config.delete_retention_ms,
+            may_be_below=self._may_be_below,
+            hold_above=floor if floor < group[-1].base_offset else None,
+        )
+
+        def take_aborted() -> list[AbortedTxn]:
+            taken, transactions.entries = transactions.entries, []
+            return taken
+
+        fresh = 0
+
+        def keep(segment: Segment, chunk: Chunk) -> Filtered:
+            nonlocal fresh
+            made = judge(segment, chunk)
+            fresh += 0 if segment in self._ours else made.records_in
+            return made
+
+        made = rewrite(
+            group,
+            self._place.target(group),
+            keep,
+            take_aborted=take_aborted,
+            pace=self._pace,
+            cleaned=True,
+            lazily=_is_cleaned(group[0]),
+        )
+        if made.segments and not self._place.swap(group, made.segments):
+            raise VanishedSegmentError(group[0].path())
+        self._counts.records_in += fresh
+        self._counts.records_out += made.records_in - made.records_out
+        self._counts.tombstones_out += made.tombstones_in - made.tombstones_out
+        self._ours.update(made.segments or group)
+        self._groups += bool(made.segments)
+
+    def _report(self, next_dirty: int, stopped: str | None) -> CleanReport:
+        after = self._segments(self._upper)
+        return CleanReport(
+            topic=self._place.topic,
+            partition=self._place.partition,
+            first_offset=self._first_offset,
+            next_dirty_offset=next_dirty,
+            passes=self._passes,
+            segments_before=self._before[0],
+            segments_after=len(after),
+            bytes_before=self._before[1],
+            bytes_after=sum(each.size for each in after),
+            records_before=self._counts.records_in,
+            records_after=self._counts.records_in - self._counts.records_out,
+            tombstones_dropped=self._counts.tombstones_out,
+            groups=self._groups,
+            bytes_read=self._pace.bytes_read,
+            seconds=self._pace.seconds,
+            quarantined=(*self._quarantined.values(), *self._derived),
+            stopped=stopped,
+        )
+
+
+def _is_cleaned(segment: Segment) -> bool:
+    try:
+        seal = segment.seal
+    except FormatError:
+        return False
+    return seal is not None and seal.cleaned

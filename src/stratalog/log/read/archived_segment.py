@@ -1,0 +1,161 @@
+"""Segments that lie in the archive only, read as if they lay here.
+
+An `ArchivedSegment` goes through a `SegmentSource`, which the room above provides: small files come whole,
+the log and the key index by ranges. Everything else is `Segment`'s own: the seal and the indexes are parsed
+and cached, batches are checked as they are read, and errors name the object's address.
+
+What the archive's manifest says of a segment (counts, times) is believed: it was taken from the seal when the
+segment went there, and the manifest has a checksum. So lists, previews and time lookups fetch nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from stratalog.format.identity import PartitionId
+from stratalog.format.txn_index import AbortedTxn
+from stratalog.fs import File
+from stratalog.log.context import LogContext
+from stratalog.log.names import KEYINDEX, TXNINDEX
+from stratalog.log.segment.segment import Segment
+from stratalog.model import SegmentInfo, SegmentState
+
+
+class SegmentSource(Protocol):
+    """One archived segment. Every method may be called from any thread."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def next_offset(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def crc(self) -> int:
+        """CRC-32C of the log."""
+
+    @property
+    def records(self) -> int | None: ...
+
+    @property
+    def min_timestamp(self) -> int | None: ...
+
+    @property
+    def max_timestamp(self) -> int | None: ...
+
+    @property
+    def cleaned(self) -> bool: ...
+
+    @property
+    def modified_ms(self) -> int | None: ...
+
+    def url(self, kind: str = "log") -> str:
+        """The address of one of its files."""
+
+    def has(self, kind: str) -> bool:
+        """Whether it has a file of that kind; asks nobody."""
+
+    def read(self, kind: str) -> bytes | None:
+        """A whole file, checked; None when there is none."""
+
+    def open(self, kind: str = "log") -> File:
+        """A file for reading by ranges; FileNotFoundError when there is none, or no longer."""
+
+    def forget(self) -> None:
+        """Drop what is cached of it."""
+
+
+class ArchivedSegment(Segment):
+    """A segment of the archive. ``next_offset`` is where the next one, archived or local, begins."""
+
+    __slots__ = ("source",)
+
+    def __init__(
+        self,
+        context: LogContext,
+        directory: str,
+        topic: str,
+        partition: int,
+        source: SegmentSource,
+        *,
+        next_offset: int | None = None,
+    ) -> None:
+        super().__init__(
+            context,
+            directory,
+            topic,
+            partition,
+            source.base_offset,
+            size=source.size,
+            next_offset=source.next_offset if next_offset is None else next_offset,
+        )
+        self.source = source
+
+    def path(self, kind: str = "log") -> str:
+        return self.source.url(kind)
+
+    def pin_log(self) -> File:
+        return self.source.open()
+
+    def unpin_log(self, file: File) -> None:
+        file.close()
+
+    @contextmanager
+    def open_keyindex(self) -> Iterator[File]:
+        with self.source.open(KEYINDEX) as file:
+            yield file
+
+    def forget(self) -> None:
+        self.source.forget()
+        self.context.cache.forget(self.serial)
+
+    def has(self, kind: str) -> bool:
+        """Whether there is a file of that kind."""
+        return self.source.has(kind)
+
+    @property
+    def modified_ms(self) -> int | None:
+        """When its log was last written to, before it went to the archive."""
+        return self.source.modified_ms
+
+    def _read_sidecar(self, kind: str, **limit: int) -> bytes | None:
+        return self.source.read(kind)
+
+    def owner(self) -> PartitionId:
+        # The manifest vouches for the object; a restored topic may have another id than its archive.
+        return PartitionId(partition=self.partition)
+
+    def inode(self) -> int:
+        return self.serial  # objects never change
+
+    def sidecar(self, kind: str) -> bytes | None:
+        return self.source.read(kind)
+
+    def _load_aborted(self) -> tuple[tuple[AbortedTxn, ...], int]:
+        # Most segments have none, and a seal need not be fetched to know it.
+        return super()._load_aborted() if self.source.has(TXNINDEX) else ((), 0)
+
+    def max_timestamp(self) -> int | None:
+        known = self.source.max_timestamp
+        return known if known is not None else super().max_timestamp()
+
+    def info(self, state: SegmentState | None = None) -> SegmentInfo:
+        source = self.source
+        newest = source.max_timestamp
+        return SegmentInfo(
+            topic=self.topic,
+            partition=self.partition,
+            base_offset=self.base_offset,
+            next_offset=self.base_offset if self.next_offset is None else self.next_offset,
+            state=SegmentState.ARCHIVED if state is None else state,
+            size_bytes=self.size,
+            path=self.path(),
+            min_timestamp=source.min_timestamp if source.records else None,
+            max_timestamp=newest if newest is not None and newest >= 0 else None,
+            records=source.records,
+        )

@@ -1,0 +1,448 @@
+"""Scanning to Arrow: ranges of segments read by a few threads at once, delivered in offset order.
+
+A scan is cut into pieces of a few megabytes at places where a batch is known to begin: the blocks of a
+seal, or entries of an index. Pieces that cannot hold a wanted record are left out before a byte is
+read: by offset always; by time through the seal's minimum and maximum of each block, which are right
+for timestamps in any order. Without a seal only a lower time bound can rule anything out.
+
+Memory is bounded in decoded bytes, whatever the batches are compressed to: a thread decodes about 8 MiB of
+records (or one batch, if that is larger) into a record batch and hands it over before it goes on. Threads
+that are ahead of the caller wait while `WINDOW_BYTES` of record batches are waiting to be taken.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice, zip_longest
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from stratalog import locks
+from stratalog.errors import CorruptionError, InvalidArgumentError
+from stratalog.format import arrow
+from stratalog.format import batch as batches
+from stratalog.format.seal import Seal
+from stratalog.format.txn_index import AbortedTxn
+from stratalog.log.read.chunks import read_chunks
+from stratalog.log.read.gaps import check_joined
+from stratalog.log.read.reader import (
+    END,
+    Isolation,
+    LogView,
+    Relists,
+    aborted_rows,
+    check_not_passed,
+    or_gone,
+    segment_index,
+)
+from stratalog.log.segment.segment import Segment, Start
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PIECE_BYTES = 8 << 20
+CHUNK_BYTES = 1 << 20
+WINDOW_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRange:
+    """What to scan of one partition: offsets [start, end) as far as readers may see.
+
+    Offsets that are deleted meanwhile are an OffsetOutOfRangeError. ``from_log_start``: none below the first
+    record that is found counts as deleted. ``pass_deleted``: the scan goes on behind them; the view is asked
+    for its log start whenever segments were listed, and may say what it thinks of it.
+    """
+
+    view: LogView
+    start: int
+    end: int
+    from_log_start: bool = False
+    pass_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ScanOptions:
+    """What to deliver. Times are half-open, in milliseconds; None is no bound."""
+
+    columns: tuple[str, ...]
+    since: int | None = None
+    until: int | None = None
+    isolation: Isolation = "read_uncommitted"
+    threads: int = 0
+    """0 takes one per core, at most four."""
+    chunk_bytes: int = CHUNK_BYTES
+    """How much of a log is decoded into one record batch, about."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return arrow.schema_for(self.columns)
+
+
+class _Piece(NamedTuple):
+    segment: Segment
+    start: Start
+    expect: int | None
+    end_position: int | None
+    lo: int
+    hi: int
+    lost: CorruptionError | None = None
+    """Damage found while planning; it is raised in the piece's turn, behind all records before it."""
+
+
+class _Found(NamedTuple):
+    batch: pa.RecordBatch | None
+    next_offset: int
+    """Everything below it in the piece's segment has been read."""
+
+
+class _Stopped(Exception):  # noqa: N818 - ends a thread, is never seen outside
+    """The caller takes no more."""
+
+
+class _Delivery:
+    """What a thread has read of a piece and the caller has not taken yet."""
+
+    __slots__ = ("found", "future")
+
+    def __init__(self) -> None:
+        self.found: deque[_Found] = deque()
+        self.future: Future[None] | None = None
+
+
+class _Window:
+    """Bounds what waits between the threads and the caller.
+
+    A thread waits in `put` while the window is full, except the one whose piece the caller takes from: it may
+    always put one. Threads begin pieces in order, so that piece has always been begun.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._changed = locks.condition("scan")
+        self._waiting_bytes = 0
+        self._taken_from: _Delivery | None = None
+        self._stopped = False
+        self._pid = os.getpid()
+
+    def fill(self, delivery: _Delivery, found: Iterator[_Found]) -> None:
+        """Put everything of a piece; runs in a thread."""
+        for each in found:
+            size = 0 if each.batch is None else each.batch.nbytes
+            with self._changed.lock:
+                while not self._stopped and self._waiting_bytes + size > self._limit:
+                    if self._taken_from is delivery and not delivery.found:
+                        break
+                    self._changed.wait(locks.RECHECK_S)
+                if self._stopped:
+                    raise _Stopped
+                delivery.found.append(each)
+                self._waiting_bytes += size
+                self._changed.notify_all()
+
+    def drain(self, delivery: _Delivery) -> Iterator[_Found]:
+        """Take everything of a piece, in order; raises what its thread raised, behind what it had read."""
+        future = delivery.future
+        assert future is not None
+        future.add_done_callback(lambda _: self.wake())
+        while True:
+            locks.check_process(self._pid)  # a forked child has none of the threads
+            with self._changed.lock:
+                self._taken_from = delivery
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: delivery.found or future.done())
+                if not delivery.found:
+                    break
+                each = delivery.found.popleft()
+                self._waiting_bytes -= 0 if each.batch is None else each.batch.nbytes
+                self._changed.notify_all()
+            yield each
+        future.result()
+
+    def wake(self) -> None:
+        with self._changed.lock:
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End the threads that wait."""
+        if os.getpid() != self._pid or sys.is_finalizing():  # ended, perhaps with the lock held
+            return
+        with self._changed.lock:
+            self._stopped = True
+            self._changed.notify_all()
+
+
+_Job: TypeAlias = "tuple[Future[None], Callable[[], None]] | None"
+
+
+class _Threads:
+    """A few daemon threads for one scan: a scan that is not read to its end does not keep a program alive.
+
+    The threads of `concurrent.futures` would: the interpreter waits for them before it drops the scan.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._count = count
+        self._threads: list[threading.Thread] = []
+        self._started = 0
+
+    def submit(self, job: Callable[[], None]) -> Future[None]:
+        future: Future[None] = Future()
+        self._jobs.put((future, job))
+        self._threads = self._threads or [
+            threading.Thread(target=_work, args=(self._jobs,), name=f"stratalog-scan-{number}", daemon=True)
+            for number in range(self._count)
+        ]
+        if self._started < len(self._threads):
+            self._threads[self._started].start()
+            self._started += 1
+        return future
+
+    def __enter__(self) -> _Threads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        started = self._threads[: self._started]
+        for _thread in started:
+            self._jobs.put(None)
+        if not sys.is_finalizing():
+            for thread in started:
+                thread.join()
+
+
+def _work(jobs: SimpleQueue[_Job]) -> None:
+    """Do jobs until there is None; runs in a thread and holds no reference to the scan."""
+    while (job := jobs.get()) is not None:
+        future, act = job
+        if future.set_running_or_notify_cancel():
+            try:
+                act()
+            except BaseException as error:  # noqa: BLE001 - raised where the result is taken
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+        del future, act, job
+
+
+def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
+    """The columns to deliver, in the order asked for; every column when None."""
+    if columns is None:
+        return tuple(arrow.COLUMNS)
+    for name in columns:
+        if name not in arrow.COLUMNS:
+            raise InvalidArgumentError(f"no column {name!r}; there are {', '.join(arrow.COLUMNS)}")
+    return tuple(columns)
+
+
+def scan_to_arrow(ranges: Sequence[ScanRange], options: ScanOptions) -> Iterator[pa.RecordBatch]:
+    """Record batches of the ranges, one partition after the other, in offset order."""
+    threads = options.threads or min(4, os.cpu_count() or 1)
+    if threads <= 1:
+        for scan_range in ranges:
+            yield from _scan_range(scan_range, options, None, 0)
+        return
+    with _Threads(threads) as pool:
+        for scan_range in ranges:
+            yield from _scan_range(scan_range, options, pool, threads + 2)
+
+
+def _scan_range(
+    scan_range: ScanRange, options: ScanOptions, pool: _Threads | None, ahead: int
+) -> Iterator[pa.RecordBatch]:
+    view, offset = scan_range.view, scan_range.start
+    may_pass = scan_range.pass_deleted or scan_range.from_log_start
+    relists = Relists(view)
+    aborted: list[AbortedTxn] = []
+    if options.isolation == "read_committed":
+        aborted = view.aborted(offset, scan_range.end)
+    while offset < scan_range.end:
+        segments = view.segments()
+        if may_pass:
+            offset = max(offset, view.log_start_offset)
+        else:
+            check_not_passed(view, offset)
+        try:
+            for found in _found(view, segments, offset, scan_range.end, options, aborted, pool, ahead):
+                may_pass = scan_range.pass_deleted
+                if found.batch is not None:
+                    yield found.batch
+                offset = max(offset, found.next_offset)
+            return
+        except FileNotFoundError as error:
+            relists.again(error, offset)
+
+
+def _found(
+    view: LogView,
+    segments: tuple[Segment, ...],
+    start: int,
+    end: int,
+    options: ScanOptions,
+    aborted: list[AbortedTxn],
+    pool: _Threads | None,
+    ahead: int,
+) -> Iterator[_Found]:
+    """What is found in the pieces of a range, in order; at most ``ahead`` pieces are begun at a time."""
+    pieces = _plan(view, segments, start, end, options)
+    if pool is not None:
+        begun = list(islice(pieces, 2))
+        pieces = chain(begun, pieces)
+        if len(begun) < 2:
+            pool = None  # one piece: a thread would only cost time
+    if pool is None:
+        for piece in pieces:
+            yield from _read(view, piece, options, aborted)
+        return
+    window = _Window(WINDOW_BYTES)
+    running: deque[_Delivery] = deque()
+    try:
+        for piece in pieces:
+            delivery = _Delivery()
+            found = _read(view, piece, options, aborted)
+            delivery.future = pool.submit(partial(window.fill, delivery, found))
+            running.append(delivery)
+            if len(running) >= ahead:
+                yield from window.drain(running.popleft())
+        while running:
+            yield from window.drain(running.popleft())
+    finally:
+        window.stop()
+        for delivery in running:
+            if delivery.future is not None:
+                delivery.future.cancel()
+
+
+def _plan(
+    view: LogView, segments: tuple[Segment, ...], start: int, end: int, options: ScanOptions
+) -> Iterator[_Piece]:
+    first = segment_index(segments, start)
+    for segment, following in zip_longest(segments[first:], segments[first + 1 :]):
+        if segment.base_offset >= end:
+            return
+        stop = end
+        if not segment.is_active and segment.next_offset is not None:
+            stop = min(end, segment.next_offset)
+        try:
+            with or_gone(view, segment):
+                if stop > max(start, segment.base_offset):
+                    yield from _plan_segment(segment, start, stop, options)
+                check_joined(segment, following, start, end)
+        except CorruptionError as error:
+            yield _Piece(segment, Start(0, None), None, 0, start, stop, error)
+            return
+
+
+def _plan_segment(segment: Segment, start: int, stop: int, options: ScanOptions) -> Iterator[_Piece]:
+    seal = None if segment.is_active else segment.seal
+    if seal is not None:
+        yield from _by_seal(segment, seal, start, stop, options)
+        return
+    since = options.since
+    if since is not None and not segment.is_active:
+        newest = segment.max_timestamp()
+        if newest is not None and newest < since:
+            return
+    if since is not None:
+        start = max(start, segment.first_offset_since(since))
+        if start >= stop:
+            return
+    index = segment.offset_index()
+    at = segment.start_for(start)
+    for row in range(len(index)):
+        last_offset, position = index.entry(row)
+        if last_offset >= stop:
+            break
+        if position - at.position >= PIECE_BYTES:
+            yield _Piece(segment, at, None, position, start, stop)
+            at = Start(position, last_offset)
+    yield _Piece(segment, at, None, None, start, stop)
+
+
+def _by_seal(segment: Segment, seal: Seal, start: int, stop: int, options: ScanOptions) -> Iterator[_Piece]:
+    """Pieces along the seal's blocks, without the blocks whose offsets or times rule them out."""
+    first: int | None = None
+    since = -END - 1 if options.since is None else options.since
+    until = END + 1 if options.until is None else options.until  # past every time that there is
+
+    def piece(begin: int, end: int) -> _Piece:
+        block = seal.blocks[begin]
+        end_position = seal.blocks[end].position if end < len(seal.blocks) else None
+        return _Piece(
+            segment,
+            Start(block.position, None),
+            block.first_offset,
+            end_position,
+            max(start, block.first_offset),
+            stop,
+        )
+
+    for at, block in enumerate(seal.blocks):
+        wanted = (
+            block.last_offset >= start
+            and block.first_offset < stop
+            and block.max_timestamp >= since
+            and block.min_timestamp < until
+        )
+        if first is not None and (not wanted or block.position - seal.blocks[first].position >= PIECE_BYTES):
+            yield piece(first, at)
+            first = None
+        if wanted and first is None:
+            first = at
+    if first is not None:
+        yield piece(first, len(seal.blocks))
+
+
+def _read(view: LogView, piece: _Piece, options: ScanOptions, aborted: list[AbortedTxn]) -> Iterator[_Found]:
+    """The record batches of one piece; FileNotFoundError when its file was replaced meanwhile."""
+    if piece.lost is not None:
+        raise piece.lost
+    with or_gone(view, piece.segment):
+        for found in _read_file(view, piece, options, aborted):
+            if not piece.segment.is_active and view.replaced(piece.segment):
+                raise FileNotFoundError(piece.segment.path())
+            yield found
+
+
+def _read_file(
+    view: LogView, piece: _Piece, options: ScanOptions, aborted: list[AbortedTxn]
+) -> Iterator[_Found]:
+    for chunk in read_chunks(
+        piece.segment,
+        piece.start,
+        offset=piece.lo,
+        end_position=piece.end_position,
+        expect=piece.expect,
+        first_size=options.chunk_bytes,
+        full_size=options.chunk_bytes,
+    ):
+        scan = chunk.scan
+        decoded = batches.iter_arrow(
+            chunk.data,
+            scan,
+            scan.find_offset(piece.lo),
+            columns=options.columns,
+            topic=view.topic,
+            partition=view.partition,
+            lo=piece.lo,
+            hi=piece.hi,
+            since=options.since,
+            until=options.until,
+            skip=aborted_rows(scan, aborted),
+        )
+        try:
+            for batch, end_row in decoded:
+                yield _Found(batch, min(scan.header(end_row - 1).last_offset + 1, piece.hi))
+        except CorruptionError as error:
+            raise error.at(piece.segment.path(), chunk.position) from error
+        next_offset = min(scan.last_offset + 1, piece.hi)
+        yield _Found(None, next_offset)
+        if next_offset >= piece.hi:
+            break

@@ -1,0 +1,513 @@
+"""Reading a partition that another process writes: ours, or a running Kafka broker's.
+
+The view is a pure function of the directory, taken when two listings agree. Its last segment is live:
+it ends at the last whole batch with a right CRC or, where that process acknowledges only what is
+synced, at the high watermark it publishes in `stratalog.tail`. Looking again costs two stats while
+nothing changed.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise, zip_longest
+
+from stratalog import locks
+from stratalog.errors import CorruptionError, FormatError
+from stratalog.format import checkpoints
+from stratalog.format.batch import HEADER_SIZE, peek
+from stratalog.format.identity import NO_TOPIC_ID, PartitionId
+from stratalog.format.metadata import CLEAN_SHUTDOWN
+from stratalog.format.offset_index import OffsetIndex
+from stratalog.format.producer_snapshot import ProducerEntry
+from stratalog.format.seal import Seal
+from stratalog.format.tail import Tail
+from stratalog.format.time_index import TimeIndex
+from stratalog.format.txn_index import AbortedTxn
+from stratalog.fs import FileStat
+from stratalog.log.context import LogContext
+from stratalog.log.names import MAX_OFFSET, TAIL, segment_name
+from stratalog.log.read.reader import MAX_RELISTS, Isolation, or_gone
+from stratalog.log.recover.producer_replay import load_snapshot, replay
+from stratalog.log.segment.directory_state import SegmentFiles
+from stratalog.log.segment.identity import owner_of
+from stratalog.log.segment.listing import settled_view
+from stratalog.log.segment.scanning import scan_file
+from stratalog.log.segment.segment import Segment
+from stratalog.log.write.producers import ProducerState
+from stratalog.log.write.segment_list import aborted_in, of_segments, with_cold
+from stratalog.log.write.tail_file import read_tail
+from stratalog.model import SegmentInfo, SegmentState
+
+POLL_S = 0.01
+MAX_SEGMENT_BYTES = 2**31 - 1
+STILL_NS = 50_000_000
+"""A directory changed less than this before it was listed may change again without its time moving."""
+
+
+class LiveSegment(Segment):
+    """The last segment of a log that somebody else is appending to."""
+
+    __slots__ = ("_index", "_index_size", "_newest", "ours")
+
+    is_active = True
+
+    def __init__(self, segment: Segment, *, ours: bool) -> None:
+        super().__init__(
+            segment.context,
+            segment.directory,
+            segment.topic,
+            segment.partition,
+            segment.base_offset,
+            size=0,
+            next_offset=segment.base_offset,
+            suffix=segment.suffix,
+        )
+        self.ours = ours
+        self._index: OffsetIndex | None = None
+        self._index_size = -1
+        self._newest = (0, -1)
+        """How far the headers were looked at for the newest timestamp, and that timestamp."""
+
+    @property
+    def seal(self) -> Seal | None:
+        return None
+
+    @property
+    def contiguous(self) -> bool:
+        return self.ours
+
+    def offset_index(self) -> OffsetIndex:
+        """What the writer has written of its index so far; entries past our readable end are left out."""
+        if self._index is None or self.size > 2 * self._index_size:
+            size = self.size
+            try:
+                data = self.context.fs.read_file(self.path("index"))
+                index = OffsetIndex.parse(data, self.base_offset, MAX_SEGMENT_BYTES)
+                index.truncate(size)  # the writer may be ahead of what we have looked at
+            except (FileNotFoundError, FormatError):
+                index = OffsetIndex(self.base_offset)
+            self._index, self._index_size = index, size
+            return index
+        return self._index
+
+    def rebuild_indexes(self, interval_bytes: int = 4096) -> tuple[OffsetIndex, TimeIndex]:
+        self._index = OffsetIndex(self.base_offset)
+        return self._index, TimeIndex(self.base_offset)
+
+    def time_index(self) -> TimeIndex:
+        return TimeIndex(self.base_offset)
+
+    def batches_end_offset(self) -> int:
+        return self.next_offset or self.base_offset
+
+    def max_timestamp(self) -> int | None:
+        return None
+
+    def first_offset_since(self, timestamp: int) -> int:
+        return self.base_offset
+
+    def full_info(self) -> SegmentInfo:
+        """Return the facts that the writer knows: `info` and what the headers tell of records and times."""
+        info, end = self.info(SegmentState.ACTIVE), self.next_offset or self.base_offset
+        return replace(info, max_timestamp=self._newest_timestamp(), records=end - self.base_offset)
+
+    def _newest_timestamp(self) -> int | None:
+        """The newest timestamp by the headers, from the last entry of the writer's time index on."""
+        position, newest = self._newest
+        if not 0 < position <= self.size:
+            position, newest = self._last_time_entry()
+        with self.open_log() as file:
+            for at, _, scan in scan_file(file, position, self.size):
+                if scan.n:
+                    position, newest = at + scan.end, max(newest, scan.max_timestamp)
+        self._newest = (position, newest)
+        return newest if newest >= 0 else None
+
+    def _last_time_entry(self) -> tuple[int, int]:
+        """The position of the batch that the time index speaks of last, and its timestamp; else the start."""
+        with suppress(FileNotFoundError, FormatError):
+            index = TimeIndex.parse(self.context.fs.read_file(self.path("timeindex")), self.base_offset)
+            last = index.last()
+            if last is not None and self.meets_time_entry(last):
+                return self.start_for(last[1]).position, last[0]
+        return 0, -1
+
+
+class PartitionFollower:
+    """The `LogView` of a directory.
+
+    ``log_start`` tells the checkpointed log start offset, ``cold`` what the archive has; both are asked when
+    the directory changed, because nothing leaves it without a trace there. ``find_again`` is asked when the
+    directory is gone or another topic's: it tells where the partition lies now, and its ``cold``, or raises.
+    """
+
+    def __init__(
+        self,
+        context: LogContext,
+        directory: str,
+        topic: str,
+        partition: int,
+        *,
+        topic_id: uuid.UUID | None = None,
+        log_start: Callable[[], int] = lambda: 0,
+        cold: Callable[[], tuple[Segment, ...]] = lambda: (),
+        find_again: Callable[[], tuple[str, Callable[[], tuple[Segment, ...]]] | None] = lambda: None,
+    ) -> None:
+        self.context = context
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self._log_start = log_start
+        self._cold_of = cold
+        self._find_again = find_again
+        self._cold: tuple[Segment, ...] = ()
+        self._lock = locks.rlock("follower")
+        self._segments: tuple[Segment, ...] = ()
+        self._snapshots: tuple[int, ...] = ()
+        self._stats: dict[int, FileStat] = {}
+        """The log of each segment when it was listed, so that another file under its name is noticed."""
+        self._seen = (-1, -1)
+        self._tail: Tail | None = None
+        self._owner = PartitionId(NO_TOPIC_ID if topic_id is None else topic_id.bytes, partition)
+        self._known_synced = 0
+        """The synced end by what lies outside the partition's directory."""
+        self._producers: tuple[ProducerState, int] | None = None
+        self._aborted: dict[int, list[AbortedTxn]] = {}
+        self._aborted_from = 0
+        """From this offset on the log itself told what was aborted."""
+        self.refresh()
+
+    # -- LogView ---------------------------------------------------------------------------------
+
+    @property
+    def log_start_offset(self) -> int:
+        segments = self.segments()
+        return max(self._log_start(), segments[0].base_offset if segments else 0)
+
+    @property
+    def next_offset(self) -> int:
+        segments = self._segments
+        if not segments:
+            return self._log_start()
+        return segments[-1].next_offset or 0
+
+    def segments(self) -> tuple[Segment, ...]:
+        local = self._segments  # first: a segment leaves it only after it is among the archived ones
+        return with_cold(self._cold, local)
+
+    def local_segments(self) -> tuple[Segment, ...]:
+        """The segments that lie in this directory."""
+        return self._segments
+
+    def cold_segments(self) -> tuple[Segment, ...]:
+        """The segments that the archive has, also those that still lie here."""
+        return self._cold
+
+    def end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
+        end = self.next_offset
+        tail = self._tail
+        if tail is not None:
+            end = max(end, tail.synced_offset)
+        if tail is not None and not tail.read_past_high_watermark:
+            end = min(end, max(tail.high_watermark, self.log_start_offset))
+        if isolation == "read_committed":
+            with self._lock:
+                return max(self._replayed(end).last_stable_offset(end), self.log_start_offset)
+        return end
+
+    def keyed_end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
+        """The end offset: keys of the last segment are found by reading it."""
+        return self.end_offset(isolation)
+
+    def replaced(self, segment: Segment) -> bool:
+        if segment in self._cold:
+            return False
+        if segment not in self._segments:
+            return True
+        try:
+            stat = self.context.fs.stat(segment.path())
+        except FileNotFoundError:
+            return True
+        listed = self._stats.get(segment.base_offset)
+        if listed is None or segment.is_active:  # which grows
+            return listed is None or stat.inode != listed.inode
+        return stat.identity != listed.identity
+
+    def aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        for _ in range(MAX_RELISTS):
+            with suppress(FileNotFoundError):
+                return self._aborted_now(start, end)
+            self.refresh()
+        return self._aborted_now(start, end)
+
+    def _aborted_now(self, start: int, end: int) -> list[AbortedTxn]:
+        """FileNotFoundError when a segment was replaced: its index may have been gone when it was read."""
+        with self._lock:
+            segments = self.segments()
+            self._replayed(self.next_offset)
+            found = [
+                txn
+                for _, told in sorted(self._aborted.items())
+                for txn in told
+                if txn.last_offset >= start and txn.first_offset < end
+            ]
+            for segment in reversed(segments[:-1]):
+                if segment.next_offset is not None and segment.next_offset <= start:
+                    break
+                if segment.base_offset >= self._aborted_from:
+                    continue
+                with or_gone(self, segment):
+                    listed = aborted_in([segment], start, end)
+                    found = [txn for txn in listed if txn.last_offset < self._aborted_from] + found
+                if self.replaced(segment):
+                    raise FileNotFoundError(segment.path())
+        return found
+
+    def wait(self, offset: int, timeout_s: float, isolation: Isolation = "read_uncommitted") -> bool:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.refresh()
+            if self.end_offset(isolation) >= offset:
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(POLL_S, left))
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Look again. Two stats when nothing changed."""
+        try:
+            self._look()
+        except FileNotFoundError:
+            self._follow_move()
+            self._look()
+
+    def _look(self) -> None:
+        with self._lock:
+            if self._owner.topic_id == NO_TOPIC_ID:
+                self._check_owner()
+            tail, segments = self._read_tail(), self._segments
+            stat = self.context.fs.stat(self.directory)
+            seen = (stat.mtime_ns, stat.inode)
+            if seen != self._seen or not segments:
+                self._check_owner()
+                listed_at = time.time_ns()
+                segments = self._list(tail)
+                self._seen = seen if listed_at - stat.mtime_ns > STILL_NS else (-1, -1)
+            cold = self._cold_of()
+            self._mark_unsynced(segments, tail)
+            if segments:
+                self._extend(segments[-1], tail)
+            # Readers take no lock. In this order they never see an end that the segments do not reach.
+            self._cold = cold
+            self._segments = segments
+            self._tail = tail
+
+    def _follow_move(self) -> None:
+        """Go on where the partition was moved to."""
+        owner = owner_of(self.context.fs, self.directory, self.partition)  # before the store is asked
+        found = self._find_again()  # takes locks of the store, which come before this one
+        if found is None:
+            raise FileNotFoundError(self.directory)
+        with self._lock:
+            if found[0] == self.directory:
+                self._owner = owner  # it is this topic all the same: another broker wrote its id, or none
+            self.directory, self._cold_of = found
+            self._segments, self._stats, self._seen = (), {}, (-1, -1)
+            self._producers, self._aborted = None, {}
+
+    def _check_owner(self) -> None:
+        """Raise FileNotFoundError if the directory is not this topic's any more, which was deleted then."""
+        owner = owner_of(self.context.fs, self.directory, self.partition)
+        if owner != self._owner and self._owner.topic_id != NO_TOPIC_ID:
+            raise FileNotFoundError(self.directory)
+        self._owner = owner
+
+    def _read_tail(self) -> Tail | None:
+        try:
+            return read_tail(self.context.fs, self.directory, self._owner)
+        except FormatError:
+            self._check_owner()
+            return None
+
+    def _list(self, tail: Tail | None) -> tuple[Segment, ...]:
+        view, stats = settled_view(self.context.fs, self.directory)
+        known = {segment.base_offset: segment for segment in self._segments}
+        found: list[Segment] = []
+        now: dict[int, FileStat] = {}
+        for files in view.segments:
+            old = known.get(files.base_offset)
+            before, stat = self._stats.get(files.base_offset), stats[files.log]
+            now[files.base_offset] = stat
+            same = before is not None and before.identity == stat.identity
+            if same and old is not None and not old.is_active and old.suffix == files.suffix:
+                found.append(old)
+                continue
+            segment = self.segment_of(files)
+            # A name may mean another file than it did: what is open or parsed under it must go.
+            segment.forget()
+            found.append(segment)
+        self._stats = now
+        for segment, following in pairwise(found):
+            segment.next_offset = following.base_offset
+        if not found and tail is not None and tail.synced_offset > self._log_start():
+            missing = SegmentFiles(tail.synced_base, "", 0, f"{segment_name(tail.synced_base)}.log")
+            found.append(self.segment_of(missing))  # reading it raises an error that names the file
+        self._known_synced = self._synced_outside(tail)
+        self._mark_unsynced(found, tail)
+        ours = tail is not None or self.context.fs.exists(f"{self.directory}/{TAIL}")
+        torn = [at for at, each in enumerate(found[:-1]) if each.unsynced and _is_torn(each, ours=ours)]
+        if torn:
+            del found[torn[0] + 1 :]
+        if found:
+            last = found[-1]
+            live = known.get(last.base_offset)
+            going_on = isinstance(live, LiveSegment) and live.suffix == last.suffix
+            found[-1] = live if going_on and live is not None else self._live(last, tail)
+        self._snapshots = view.snapshots
+        return tuple(found)
+
+    def _mark_unsynced(self, segments: Sequence[Segment], tail: Tail | None) -> None:
+        synced = max(self._known_synced, 0 if tail is None else tail.synced_base)
+        for segment, following in zip_longest(segments, segments[1:]):
+            segment.unsynced = (MAX_OFFSET if following is None else following.base_offset) > synced
+
+    def _synced_outside(self, tail: Tail | None) -> int:
+        """The synced end as the log directory knows it.
+
+        All of a log that was closed in order. The recovery point where the tail tells nothing: a power cut
+        may have left it empty or taken it. Without a checkpoint nobody says that anything was not synced.
+        """
+        fs, root = self.context.fs, posixpath.dirname(self.directory)
+        if fs.exists(f"{root}/{CLEAN_SHUTDOWN}"):
+            return MAX_OFFSET
+        if tail is not None:
+            return 0
+        with suppress(FileNotFoundError, FormatError):
+            entries = checkpoints.parse_offsets(fs.read_file(f"{root}/{checkpoints.RECOVERY_POINT}"))
+            return entries.get((self.topic, self.partition), 0)
+        return 0 if fs.exists(f"{self.directory}/{TAIL}") else MAX_OFFSET
+
+    def segment_of(self, files: SegmentFiles) -> Segment:
+        """A segment out of files that a listing shows, whatever names they have at the moment."""
+        segment = Segment(
+            self.context,
+            self.directory,
+            self.topic,
+            self.partition,
+            files.base_offset,
+            size=files.size,
+            suffix=files.suffix,
+        )
+        segment.swapping = files.swapping
+        return segment
+
+    def _live(self, segment: Segment, tail: Tail | None) -> LiveSegment:
+        """The last segment, readable up to the last point that is known without scanning."""
+        live = LiveSegment(segment, ours=tail is not None)
+        if tail is None:
+            self._begin_at_index(live, segment.size)
+        else:
+            self._begin_at_synced_end(live, tail)
+        return live
+
+    def _begin_at_synced_end(self, live: Segment, tail: Tail | None) -> None:
+        """Our segment: what was synced must be there. If it is not, reading it names what is missing."""
+        live.size, live.next_offset = 0, live.base_offset
+        if tail is not None and tail.synced_base == live.base_offset:
+            live.size, live.next_offset = tail.synced_position, tail.synced_offset
+
+    def _begin_at_index(self, live: LiveSegment, size: int) -> None:
+        """Another broker's segment: what lies before its last index entry was whole long ago."""
+        live.size = size
+        last = live.offset_index().last()
+        live.size = 0
+        if last is None:
+            return
+        with live.open_log() as file:
+            found = peek(file.pread(HEADER_SIZE, last[1]))
+        if found is not None and found.last_offset == last[0]:
+            live.size, live.next_offset = last[1], found.base_offset
+
+    def _extend(self, segment: Segment, tail: Tail | None) -> None:
+        """Let the live segment grow to the last whole valid batch."""
+        try:
+            with segment.open_log() as file:
+                size = file.size()
+                if size < segment.size:
+                    self._begin_at_synced_end(segment, tail)
+                expect = segment.next_offset if segment.contiguous else None
+                for at, _, found in scan_file(file, segment.size, size, check_crc=True, expect=expect):
+                    if found.n == 0 or found.first_base_offset < (segment.next_offset or 0):
+                        return
+                    segment.size = at + found.end
+                    segment.next_offset = found.last_offset + 1
+        except FileNotFoundError:
+            self._seen = (-1, -1)
+
+    def _replayed(self, end: int) -> ProducerState:
+        """Producer state as of ``end``, carried on from the last time it was asked for."""
+        for _ in range(MAX_RELISTS):
+            with suppress(FileNotFoundError):
+                return self._replayed_now(end)
+            self._producers, self._aborted = None, {}  # half carried on: begin anew
+            self._look()
+        return self._replayed_now(end)
+
+    def producer_entries(self) -> list[ProducerEntry]:
+        """The producers as of the end of the log."""
+        with self._lock:
+            return self._replayed(self.next_offset).to_entries()
+
+    def _replayed_now(self, end: int) -> ProducerState:
+        if self._producers is None:
+            # From before the live segment on: its own transaction index has no checksum to go by. And from
+            # before what may not be synced on: a power cut may have taken an index that told of something.
+            limit = self._segments[-1].base_offset if self._segments else 0
+            limit = min((each.base_offset for each in self._segments if each.unsynced), default=limit)
+            self._producers = load_snapshot(
+                self.context, self.directory, self._snapshots, limit, expiration_ms=2**63 - 1
+            )
+            first = self._segments[0].base_offset if self._segments else 0
+            self._aborted_from = max(self._producers[1], first)
+        state, at = self._producers
+        if at < end:
+            for segment in self._segments:
+                if segment.next_offset is None or segment.next_offset > at:
+                    self._aborted.setdefault(segment.base_offset, [])
+            replay(state, self._segments, at, end, self._aborted)
+            for segment in self._segments[:-1]:
+                if (segment.next_offset is None or segment.next_offset > at) and self.replaced(segment):
+                    raise FileNotFoundError(segment.path())
+            self._producers = (state, end)
+        return state
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    # -- facts -------------------------------------------------------------------------------------
+
+    def segment_infos(self) -> list[SegmentInfo]:
+        self.refresh()
+        return of_segments(
+            self, lambda segment: segment.info(SegmentState.ACTIVE if segment.is_active else None)
+        )
+
+
+def _is_torn(segment: Segment, *, ours: bool) -> bool:
+    """Whether a sealed log that was not synced lost its end in a power cut: recovery cuts the log there."""
+    try:
+        if segment.seal is not None or not ours:
+            return False
+        return segment.batches_end_offset() < (segment.next_offset or 0)
+    except CorruptionError:  # the seal speaks of another size
+        return True
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,264 @@
+"""Finding offsets by time and by name, as Kafka's ListOffsets does. Reads only."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, TypeVar
+
+from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError, OffsetOutOfRangeError
+from stratalog.format import batch as batches
+from stratalog.log.context import LogContext
+from stratalog.log.read.chunks import FULL_CHUNK, Chunk
+from stratalog.log.read.epochs import UNDEFINED_EPOCH, EpochEnd, end_offset_for_epoch, epoch_at, read_epochs
+from stratalog.log.read.gaps import check_joined
+from stratalog.log.read.reader import Isolation, LogView, Relists, aborted_rows, iter_chunks, or_gone
+from stratalog.log.segment.segment import Segment
+from stratalog.model import LONG_MAX, Record
+
+T = TypeVar("T")
+
+NO_TIMESTAMP = -1
+
+
+class OffsetSpec(enum.IntEnum):
+    """Offsets that have a name; the numbers are Kafka's, in the place of a timestamp."""
+
+    LATEST = -1
+    """The end: the high watermark, or the last stable offset."""
+    EARLIEST = -2
+    """The log start offset."""
+    MAX_TIMESTAMP = -3
+    """The record with the largest timestamp, the first one where several have it."""
+    EARLIEST_LOCAL = -4
+    """The first offset that lies on this machine; those before it are in the archive."""
+    LATEST_TIERED = -5
+    """The last offset that is in the archive."""
+
+
+class ListedOffset(NamedTuple):
+    """An offset, the timestamp of its record and the leader epoch it was written in.
+
+    The timestamp is -1 where no record was looked for, the leader epoch where it is not known.
+    """
+
+    offset: int
+    timestamp: int = NO_TIMESTAMP
+    leader_epoch: int = UNDEFINED_EPOCH
+
+
+class OffsetsView(LogView, Protocol):
+    """A partition that offsets are listed of."""
+
+    context: LogContext
+
+    @property
+    def next_offset(self) -> int: ...
+
+    def local_segments(self) -> tuple[Segment, ...]: ...
+
+    def cold_segments(self) -> tuple[Segment, ...]: ...
+
+
+def list_offset(
+    view: OffsetsView, which: int, isolation: Isolation = "read_uncommitted"
+) -> ListedOffset | None:
+    """Return an offset by its name (`OffsetSpec`), or the first one at the timestamp ``which`` or later.
+
+    None when there is none: no record as late as that, no record at all, nothing archived. Only records that
+    a reader with this ``isolation`` sees count.
+    """
+    if which >= 0:
+        return offset_for_time(view, which, isolation)
+    try:
+        spec = OffsetSpec(which)
+    except ValueError:
+        known = ", ".join(f"{each.value} ({each.name})" for each in OffsetSpec)
+        raise InvalidArgumentError(
+            f"no offset is called {which}; use a timestamp in milliseconds, or one of {known}"
+        ) from None
+    if spec is OffsetSpec.MAX_TIMESTAMP:
+        return _relisting(view, lambda: _max_timestamp(view, isolation))
+    view.refresh()
+    if spec is OffsetSpec.LATEST:
+        epochs = _epochs(view)
+        return ListedOffset(view.end_offset(isolation), leader_epoch=epochs[-1][0] if epochs else -1)
+    offset = view.log_start_offset
+    if spec is OffsetSpec.EARLIEST_LOCAL:
+        local = view.local_segments()
+        offset = max(offset, local[0].base_offset) if local else view.next_offset
+    elif spec is OffsetSpec.LATEST_TIERED:
+        cold = view.cold_segments()
+        if not cold:
+            return None
+        offset = (cold[-1].next_offset or 0) - 1
+    return ListedOffset(offset, leader_epoch=epoch_at(_epochs(view), offset))
+
+
+def end_of_epoch(view: OffsetsView, epoch: int) -> EpochEnd:
+    """Return the largest known leader epoch up to ``epoch`` and where it ends (OffsetsForLeaderEpoch)."""
+    view.refresh()
+    return end_offset_for_epoch(_epochs(view), epoch, view.next_offset)
+
+
+def _epochs(view: OffsetsView) -> list[tuple[int, int]]:
+    try:
+        return read_epochs(view.context.fs, view.directory)
+    except FormatError as error:
+        view.context.warn(f"{view.directory}: {error}; no leader epoch is known")
+        return []
+
+
+def offset_for_time(
+    view: LogView, timestamp: int, isolation: Isolation = "read_uncommitted"
+) -> ListedOffset | None:
+    """Return the first record at ``timestamp`` or later; None when there is none."""
+    return _relisting(view, lambda: _offset_for_time(view, timestamp, isolation))
+
+
+def _relisting(view: LogView, find: Callable[[], T]) -> T:
+    """Run ``find``, again when a file was replaced or removed meanwhile."""
+    view.refresh()
+    relists = Relists(view)
+    while True:
+        try:
+            return find()
+        except OffsetOutOfRangeError:
+            continue  # records were deleted: it begins with the log start again
+        except FileNotFoundError as error:
+            relists.again(error)
+
+
+def _offset_for_time(view: LogView, timestamp: int, isolation: Isolation) -> ListedOffset | None:
+    for segment, start, stop in _readable(view, isolation):
+        with or_gone(view, segment):
+            newest = segment.max_timestamp()
+            if newest is not None and newest < timestamp:
+                continue
+            begin = max(start, segment.first_offset_since(timestamp))
+        aborted = view.aborted(begin, stop) if isolation == "read_committed" else []
+        for found, chunk, limit in iter_chunks(view, begin, stop, full_size=FULL_CHUNK):
+            skip = aborted_rows(chunk.scan, aborted)
+            row = chunk.scan.find_offset(begin)
+            records = _decode(view, found, chunk, (row, None), (begin, limit), skip, since=timestamp)
+            if records:
+                return _listed(chunk, records[0])
+    return None
+
+
+def _readable(view: LogView, isolation: Isolation) -> Iterator[tuple[Segment, int, int]]:
+    """Yield each segment with the offsets [start, stop) of it that a reader sees; a missing one is damage."""
+    start, end = view.log_start_offset, view.end_offset(isolation)
+    before: Segment | None = None
+    for segment in view.segments():
+        if before is not None:
+            with or_gone(view, before):
+                check_joined(before, segment, start, end)
+        before = segment
+        if segment.base_offset >= end:
+            return
+        next_offset = segment.next_offset
+        if next_offset is not None and next_offset <= start:
+            continue
+        stop = end if next_offset is None or segment.is_active else min(end, next_offset)
+        yield segment, max(start, segment.base_offset), stop
+
+
+def _max_timestamp(view: LogView, isolation: Isolation) -> ListedOffset | None:
+    newest: list[tuple[int, Segment, int, int]] = []
+    for segment, start, stop in _readable(view, isolation):
+        with or_gone(view, segment):
+            known = segment.max_timestamp()
+        newest.append((LONG_MAX if known is None else known, segment, start, stop))
+    best: ListedOffset | None = None
+    for known, segment, start, stop in sorted(newest, key=lambda each: (-each[0], each[1].base_offset)):
+        if best is not None and (known, -start) < (best.timestamp, -best.offset):
+            continue
+        found = _newest_of(view, segment, start, stop, isolation)
+        if found is not None and (
+            best is None or (found.timestamp, -found.offset) > (best.timestamp, -best.offset)
+        ):
+            best = found
+    return best
+
+
+def _newest_of(
+    view: LogView, segment: Segment, start: int, stop: int, isolation: Isolation
+) -> ListedOffset | None:
+    """Return the newest record of a segment, looking only where the seal or the time index says it can be.
+
+    The newest one that they know may be a marker or out of sight, so older and older ones are asked for.
+    """
+    for timestamp in _newest_first(segment):
+        begin = start
+        if timestamp is not None:
+            with or_gone(view, segment):
+                begin = max(start, segment.first_offset_since(timestamp))
+        found = _newest_between(view, begin, stop, isolation) if begin < stop else None
+        if timestamp is None or (found is not None and found.timestamp >= timestamp):
+            return found
+    return None
+
+
+def _newest_first(segment: Segment) -> Iterator[int | None]:
+    """Yield timestamps that batches of a segment have, falling, in growing steps; None at the end."""
+    newest = segment.max_timestamp()
+    if newest is not None:
+        yield newest
+        seal = segment.seal
+        if seal is not None:
+            known = sorted(block.max_timestamp for block in seal.blocks)
+        else:
+            times = segment.time_index()
+            known = [times.entry(i)[0] for i in range(len(times))]
+        step = 1
+        while step <= len(known):
+            yield known[-step]
+            step *= 2
+    yield None
+
+
+def _newest_between(view: LogView, begin: int, stop: int, isolation: Isolation) -> ListedOffset | None:
+    best: ListedOffset | None = None
+    aborted = view.aborted(begin, stop) if isolation == "read_committed" else []
+    for found, chunk, limit in iter_chunks(view, begin, stop, full_size=FULL_CHUNK):
+        scan, skip = chunk.scan, aborted_rows(chunk.scan, aborted)
+        newest = [header.max_timestamp for header in scan]
+        for row in sorted(range(scan.find_offset(begin), scan.n), key=lambda row: (-newest[row], row)):
+            if best is not None and newest[row] <= best.timestamp:
+                break
+            for record in _decode(view, found, chunk, (row, row + 1), (begin, limit), skip):
+                if best is None or (record.timestamp or 0) > best.timestamp:
+                    best = _listed(chunk, record)
+    return best
+
+
+def _decode(
+    view: LogView,
+    segment: Segment,
+    chunk: Chunk,
+    rows: tuple[int, int | None],
+    offsets: tuple[int, int],
+    skip: frozenset[int] | None,
+    since: int | None = None,
+) -> list[Record]:
+    try:
+        return batches.decode_records(
+            chunk.data,
+            chunk.scan,
+            *rows,
+            topic=view.topic,
+            partition=view.partition,
+            lo=offsets[0],
+            hi=offsets[1],
+            since=since,
+            skip=skip,
+        )
+    except CorruptionError as error:
+        raise error.at(segment.path(), chunk.position) from error
+
+
+def _listed(chunk: Chunk, record: Record) -> ListedOffset:
+    header = chunk.scan.header(chunk.scan.find_offset(record.offset))
+    timestamp = NO_TIMESTAMP if record.timestamp is None else record.timestamp
+    return ListedOffset(record.offset, timestamp, header.leader_epoch)

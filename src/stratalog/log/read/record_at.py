@@ -1,0 +1,193 @@
+"""Reading records by their offsets: the batches that hold them, and hardly a byte more.
+
+The index says between which two of its entries the batch lies. Small batches there are read in one go;
+large ones are found by their headers, and only the wanted one is read. What is checked is what every reader
+checks: the batch's CRC and form, and that its base offset, which no CRC covers, follows from the batch before
+it or from the index. Where anything is out of the ordinary (a gap, a cleaned segment, an index that does not
+meet the log, a file that is gone) nothing is decided here: the general reader does it all again, rebuilds
+what is wrong and names what is damaged.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+from stratalog.errors import CorruptionError
+from stratalog.format import batch as batches
+from stratalog.format.batch import HEADER_SIZE, Stop
+from stratalog.fs import File
+from stratalog.log.read.chunks import Chunk
+from stratalog.log.read.reader import Isolation, LogView, aborted_rows, iter_chunks, segment_index
+from stratalog.log.segment.segment import Segment
+from stratalog.model import Record
+
+NEAR_BYTES = 16 << 10
+"""Up to here everything between two index entries is read at once."""
+PAST_ENTRY_BYTES = 1 << 10
+MAX_HEADERS = 32
+
+
+def record_at(view: LogView, offset: int, isolation: Isolation = "read_uncommitted") -> Record | None:
+    """The record at exactly ``offset``, when it is there and readers may see it."""
+    if offset >= view.end_offset(isolation):
+        return None
+    segments = view.segments()
+    aborted = view.aborted(offset, offset + 1) if isolation == "read_committed" else []
+    if segments:
+        segment = segments[segment_index(segments, offset)]
+        try:
+            chunk = _find(segment, offset)
+        except (FileNotFoundError, CorruptionError):
+            chunk = None
+        if chunk is not None:
+            return _decode(view, segment, chunk, offset, aborted_rows(chunk.scan, aborted))
+    for segment, chunk, stop in iter_chunks(view, offset, offset + 1):
+        if offset < stop:
+            record = _decode(view, segment, chunk, offset, aborted_rows(chunk.scan, aborted))
+            if record is not None:
+                return record
+    return None
+
+
+def records_at(
+    view: LogView, offsets: Sequence[int], isolation: Isolation = "read_uncommitted"
+) -> Iterator[Record]:
+    """The records at ``offsets`` in one pass over the log; the offsets rise and lie near each other."""
+    end = min(offsets[-1] + 1, view.end_offset(isolation))
+    aborted = view.aborted(offsets[0], end) if isolation == "read_committed" else []
+    at = 0
+    for segment, chunk, stop in iter_chunks(view, offsets[0], end):
+        scan, skip = chunk.scan, aborted_rows(chunk.scan, aborted)
+        until = bisect_left(offsets, min(scan.last_offset + 1, stop), at)
+        while at < until:
+            first, at = at, at + 1
+            row = last_row = scan.find_offset(offsets[first])
+            end_position = scan.header(row).position + NEAR_BYTES
+            while at < until:
+                found = scan.find_offset(offsets[at])
+                if found > last_row + 1 and scan.header(found).position > end_position:
+                    break
+                last_row, at = found, at + 1
+            wanted = offsets[first:at]
+            for record in _decode_rows(
+                view, segment, chunk, row, last_row + 1, wanted[0], wanted[-1] + 1, skip
+            ):
+                assert record.offset is not None
+                place = bisect_left(wanted, record.offset)
+                if place < len(wanted) and wanted[place] == record.offset:
+                    yield record
+
+
+def read_one(view: LogView, offset: int, isolation: Isolation) -> Iterator[Record]:
+    """`record_at` as an iterator of one record or none."""
+    record = record_at(view, offset, isolation)
+    if record is not None:
+        yield record
+
+
+def _decode(
+    view: LogView, segment: Segment, chunk: Chunk, offset: int, skip: frozenset[int] | None
+) -> Record | None:
+    row = chunk.scan.find_offset(offset)
+    records = _decode_rows(view, segment, chunk, row, row + 1, offset, offset + 1, skip)
+    return records[0] if records else None
+
+
+def _decode_rows(
+    view: LogView,
+    segment: Segment,
+    chunk: Chunk,
+    first_row: int,
+    end_row: int,
+    lo: int,
+    hi: int,
+    skip: frozenset[int] | None,
+) -> list[Record]:
+    try:
+        return batches.decode_records(
+            chunk.data,
+            chunk.scan,
+            first_row,
+            end_row,
+            topic=view.topic,
+            partition=view.partition,
+            lo=lo,
+            hi=hi,
+            skip=skip,
+        )
+    except CorruptionError as error:
+        raise error.at(segment.path(), chunk.position) from error
+
+
+def _find(segment: Segment, offset: int) -> Chunk | None:
+    """Checked batches, one of which holds ``offset``; None when the general reader must look."""
+    if not segment.contiguous or offset < segment.base_offset or segment.suffix:
+        return None
+    if not segment.is_active and segment.next_offset is not None and offset >= segment.next_offset:
+        return None
+    below, above = segment.offset_index().around(offset)
+    position, end = 0 if below is None else below[1], segment.size
+    file = segment.pin_log()
+    try:
+        if (end if above is None else above[1]) - position <= NEAR_BYTES:
+            return _near(segment, file, offset, below, end if above is None else above[1] + PAST_ENTRY_BYTES)
+        if above is not None:
+            found = batches.peek(file.pread(HEADER_SIZE, above[1]))
+            if found is None or found.last_offset != above[0]:
+                return None
+            if found.base_offset <= offset:
+                return _whole(segment, file, above[1], found)
+        if below is None:
+            return _walk(segment, file, offset, 0, segment.base_offset)
+        found = batches.peek(file.pread(HEADER_SIZE, position))
+        if found is None or found.last_offset != below[0]:
+            return None
+        return _walk(segment, file, offset, position, found.base_offset)
+    finally:
+        segment.unpin_log(file)
+
+
+def _near(
+    segment: Segment, file: File, offset: int, below: tuple[int, int] | None, until: int
+) -> Chunk | None:
+    """Among small batches: everything from the entry below on, up to ``until``."""
+    position, expect = (0, segment.base_offset) if below is None else (below[1], None)
+    data = file.pread(min(until, segment.size) - position, position)
+    if below is not None:
+        first = batches.peek(data)
+        if first is None or first.last_offset != below[0]:
+            return None
+        expect = first.base_offset
+    scan = batches.scan(data, expect=expect)
+    if not scan.n or not _within(segment, scan.last_offset):
+        return None
+    if scan.last_offset >= offset:
+        return Chunk(data, scan, position)
+    if scan.stop is not Stop.PARTIAL:
+        return None
+    return _walk(segment, file, offset, position + scan.end, scan.last_offset + 1)
+
+
+def _walk(segment: Segment, file: File, offset: int, position: int, expect: int) -> Chunk | None:
+    """From header to header, beginning with the batch at ``position`` whose base offset is ``expect``."""
+    for _ in range(MAX_HEADERS):
+        found = batches.peek(file.pread(HEADER_SIZE, position))
+        if found is None or found.base_offset != expect:
+            return None
+        if found.last_offset >= offset:
+            return _whole(segment, file, position, found)
+        position, expect = position + found.size, found.last_offset + 1
+    return None
+
+
+def _whole(segment: Segment, file: File, position: int, found: batches.Peek) -> Chunk | None:
+    if found.size > segment.size - position or not _within(segment, found.last_offset):
+        return None
+    data = file.pread(found.size, position)
+    scan = batches.scan(data, expect=found.base_offset, max_batches=1)
+    return Chunk(data, scan, position) if scan.n else None
+
+
+def _within(segment: Segment, last_offset: int) -> bool:
+    return segment.is_active or segment.next_offset is None or last_offset < segment.next_offset

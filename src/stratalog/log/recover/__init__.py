@@ -1,0 +1,1 @@
+"""Opening a partition for writing after any kind of stop."""

@@ -1,0 +1,137 @@
+"""Taking a whole log file in as a segment: offsets are patched into it, and it gets its name by rename.
+
+The file lies on the same disk and holds record batches with whatever offsets. Offset and leader epoch lie
+outside a batch's CRC, so giving it new ones touches sixteen bytes of each batch; everything derived
+(`Sidecars`) comes from one pass over the result, which also checks every byte of it.
+
+Crash policy: before the rename the log does not know of the file, and patching it again is harmless; the
+rename is one step; after it recovery finds a segment like any other and derives what is missing beside it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from stratalog.errors import CorruptionError
+from stratalog.format import producer_snapshot
+from stratalog.format.batch import HEADER_SIZE
+from stratalog.fs import File
+from stratalog.log.names import LOG, SEGMENT_KINDS, SNAPSHOT, file_name
+from stratalog.log.segment.identity import owner_of
+from stratalog.log.segment.scanning import scan_file
+from stratalog.log.segment.segment import Segment
+from stratalog.log.segment.sidecars import Sidecars
+
+if TYPE_CHECKING:
+    from stratalog.log.write.writer import PartitionWriter
+
+_PLACE = struct.Struct(">qii")  # base offset, length, leader epoch
+_LAST_OFFSET_DELTA = struct.Struct(">i")
+_LEAST_LENGTH = HEADER_SIZE - 12
+
+
+def adopt(writer: PartitionWriter, source: str) -> int:
+    """Append the file ``source`` as a segment of its own, durable on return; its base offset.
+
+    The work is done before the partition is locked, for the offset it will most likely get; only when
+    somebody appended meanwhile it is done again, and appends wait for it.
+    """
+
+    def prepare(base_offset: int) -> tuple[Sidecars, int]:
+        return _prepare(writer, source, base_offset)
+
+    base = writer.next_offset
+    made, end = prepare(base)
+    base = writer.hold_appends(lambda: _take_in(writer, source, prepare, (base, made, end)))
+    writer.acknowledge(writer.next_offset, True)
+    return base
+
+
+def _take_in(
+    writer: PartitionWriter,
+    source: str,
+    prepare: Callable[[int], tuple[Sidecars, int]],
+    ready: tuple[int, Sidecars, int],
+) -> int:
+    """Make a whole log that lies elsewhere on this disk the next segment, by rename; return its base.
+
+    Inside `hold_appends`. ``source`` is synced. ``ready`` is what ``prepare(base_offset)`` returned for
+    the offset that ``source`` will most likely get; it is prepared again if something was appended since.
+    Everything before must be durable first: recovery cuts at the first gap, and would cut this off. All
+    files are written beside ``source``, so that nothing but renames can fail once the log has its name.
+    """
+    with writer.lock:
+        if writer.active.size:
+            writer.begin_segment(writer.next_offset)
+    writer.flush()
+    base, sidecars, end = ready
+    old, fs = writer.active, writer.context.fs
+    if base != old.base_offset:
+        base, (sidecars, end) = old.base_offset, prepare(old.base_offset)
+    moves: dict[str, str] = {}
+    for kind in SEGMENT_KINDS[1:]:
+        data = sidecars.pack(kind)
+        if data is not None:
+            fs.write_file(f"{source}.{kind}", data, sync=True)
+            moves[f"{source}.{kind}"] = old.path(kind)
+    for kind, data in ((SNAPSHOT, producer_snapshot.pack(writer.producers.to_entries())), (LOG, b"")):
+        fs.write_file(f"{source}.{kind}", data, sync=True)
+        moves[f"{source}.{kind}"] = f"{writer.directory}/{file_name(end, kind)}"
+    old.ledger.in_doubt = True
+    old.release_file()
+    writer.context.handles.forget(old.path())
+    fs.rename(source, old.path())
+    for path, target in moves.items():
+        fs.rename(path, target)
+    fs.sync_dir(writer.directory)
+    fs.sync_dir(source.rpartition("/")[0])
+    writer.context.handles.forget(old.path())
+    writer.context.cache.forget(old.serial)
+    with writer.lock:
+        where = (writer.context, writer.directory, writer.topic, writer.partition)
+        adopted = Segment(*where, base, size=sidecars.size_bytes, next_offset=end)
+        new = writer.next_segment(end)
+        writer.syncer.sealed(adopted)
+        writer.segment_list.local = (*writer.segment_list.local[:-1], adopted, new)
+        if not writer.acks_wait:
+            writer.advance(end)
+        writer.active = new
+    if writer.on_roll is not None:
+        writer.on_roll()
+    return base
+
+
+def _prepare(writer: PartitionWriter, source: str, base: int) -> tuple[Sidecars, int]:
+    """Give the batches of ``source`` the offsets from ``base`` on; what is derived from it, and its end."""
+    config = writer.config
+    owner = owner_of(writer.context.fs, writer.directory, writer.partition)
+    made = Sidecars(base, config.index_interval_bytes, keyed=config.key_index_enable, owner=owner)
+    with writer.context.fs.open(source, "w") as file:
+        end = _patch(file, base, writer.leader_epoch)
+        file.sync()
+        for at, data, scan in scan_file(file, 0, file.size(), check_crc=True, expect=base):
+            made.add(at, data, scan)
+        if made.size_bytes != file.size():
+            raise CorruptionError("no whole batch", path=source, position=made.size_bytes)
+    return made, end
+
+
+def _patch(file: File, base: int, leader_epoch: int) -> int:
+    """Set offset and leader epoch of every batch, going by their lengths; the offset after the last."""
+    position, offset, size = 0, base, file.size()
+    while position < size:
+        head = file.pread(HEADER_SIZE, position)
+        if len(head) < HEADER_SIZE:
+            raise CorruptionError("half a batch header", path=file.path, position=position)
+        length = _PLACE.unpack_from(head)[1]
+        delta = _LAST_OFFSET_DELTA.unpack_from(head, 23)[0]
+        if length < _LEAST_LENGTH or delta < 0 or position + 12 + length > size:
+            raise CorruptionError("not a batch", path=file.path, position=position)
+        place = _PLACE.pack(offset, length, leader_epoch)
+        if head[: _PLACE.size] != place:
+            file.pwrite(place, position)
+        offset += delta + 1
+        position += 12 + length
+    return offset

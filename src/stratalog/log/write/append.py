@@ -1,0 +1,129 @@
+"""Appending many records, or one where the topic compresses: cut into batches, encoded, written.
+
+A batch holds as many records as ``max.message.bytes`` allows. That is the size of a batch as it is stored:
+with a codec one record may be larger before it is compressed. Single records without a codec have a shorter
+way, `PartitionWriter.append_one`; ready-made batches come through `produce`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from stratalog import kernel
+from stratalog.config import TopicConfig
+from stratalog.format import batch as batches
+from stratalog.format import codecs
+from stratalog.log.write import buffers
+from stratalog.model import CREATE_TIME, LOG_APPEND_TIME, Appended, AppendedRange, Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from stratalog.log.write.writer import PartitionWriter
+
+Encode = Callable[..., tuple[int, int, int, int, int]]
+"""What the kernel's ``encode_tuples`` is: leaves the next batch in a buffer and returns its facts."""
+
+_new_tuple = tuple.__new__  # a named tuple's own costs a Python call
+
+
+class Encoding(NamedTuple):
+    """How a topic's settings want batches to be encoded."""
+
+    attributes: int
+    codec: int
+    level: int | None
+
+    @classmethod
+    def of(cls, config: TopicConfig) -> Encoding:
+        """Return what ``config`` asks for."""
+        kind = LOG_APPEND_TIME if config.log_append_time else CREATE_TIME
+        codec = codecs.NAMES.get(config.compression_type, 0)
+        levels = {
+            codecs.NAMES["gzip"]: config.compression_gzip_level,
+            codecs.NAMES["lz4"]: config.compression_lz4_level,
+            codecs.NAMES["zstd"]: config.compression_zstd_level,
+        }
+        return cls(batches.batch_attributes(0, kind, False), codec, levels.get(codec))
+
+
+def append_compressed(writer: PartitionWriter, record: Record, sync: bool) -> Appended:
+    """Append one record to a topic with a codec."""
+    if writer.admission.needs_key and record.key is None:
+        raise writer.admission.keyless()
+    target = buffers.take()
+    placed, timestamp = _append(writer, partial(kernel.encode_tuples, target, [record]), target, 1, sync)
+    return Appended(writer.partition, placed.offset, timestamp)
+
+
+def append_records(writer: PartitionWriter, records: Sequence[Record], sync: bool = False) -> AppendedRange:
+    """Append records in order."""
+    rows = records if isinstance(records, list) else list(records)
+    if writer.admission.needs_key:
+        for record in rows:
+            if record[1] is None:
+                raise writer.admission.keyless()
+    target = buffers.take()
+    return _append(writer, partial(kernel.encode_tuples, target, rows), target, len(rows), sync)[0]
+
+
+def append_arrow(
+    writer: PartitionWriter, table: pa.Table | pa.RecordBatch, sync: bool = False
+) -> AppendedRange:
+    """Append the rows of an Arrow table or record batch in order."""
+    if writer.admission.needs_key and ("key" not in table.schema.names or table.column("key").null_count):
+        raise writer.admission.keyless()
+    rows = batches.ArrowRows(table)
+    target = buffers.take()
+    return _append(writer, partial(rows.encode_into, target), target, len(rows), sync)[0]
+
+
+def _append(
+    writer: PartitionWriter, encode: Encode, target: bytearray, total: int, sync: bool
+) -> tuple[AppendedRange, int]:
+    """Return where the batches went, and the largest timestamp of the last one."""
+    first, end, stamped = writer.exclusively(_encode_and_write, writer, encode, target, total)
+    buffers.give_back(target)
+    if end > first:
+        writer.acknowledge(end, sync)
+    return _new_tuple(AppendedRange, (writer.partition, first, end - first)), stamped
+
+
+def _encode_and_write(
+    writer: PartitionWriter, encode: Encode, target: bytearray, total: int
+) -> tuple[int, int, int]:
+    """Return the first offset, the one after the last, and the last batch's largest timestamp."""
+    admission, now_ms, epoch = writer.admission, writer.context.clock.now_ms, writer.leader_epoch
+    attributes, codec, level = writer.encoding
+    largest_batch = limit = admission.max_batch_bytes
+    done, stamped = 0, -1
+    first = offset = writer.active.ledger.next_offset
+    while done < total:
+        now = now_ms()
+        size, count, least, largest, crc = encode(done, now, limit, offset, epoch, attributes, -1, -1, -1)
+        if writer.active.ledger.next_offset != offset:
+            raise RuntimeError("a record was appended while others were encoded")
+        if not count:
+            if not codec:
+                raise batches.too_large(done, size, largest_batch)
+            limit = size  # that one record: compressed it may be small enough
+            continue
+        if least != now or largest != now:
+            admission.check_timestamps(least, largest, now)
+        data = memoryview(target)[:size]
+        if codec:
+            data = memoryview(batches.with_codec(data, codec, level))
+            if len(data) > largest_batch:
+                if count == 1:
+                    raise batches.too_large(done, len(data), largest_batch)
+                limit = min(size, largest_batch) - (len(data) - largest_batch) - 1
+                continue
+            size, crc = len(data), batches.whole_crc(data)
+        writer.write(data, crc, size, offset, offset + count - 1, count, least, largest, now)
+        data.release()
+        done += count
+        offset += count
+        limit, stamped = largest_batch, largest
+    return first, offset, stamped

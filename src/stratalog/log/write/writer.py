@@ -1,0 +1,947 @@
+"""The one writer of a partition: encode, write, roll, sync; also the `LogView` of its in-process readers.
+
+An append is one `write(2)` at the end of the active segment. It returns when that is done, or with ``sync``
+when an fsync covers it. Readers in this process see the high watermark: the written end, or the synced end
+where acknowledgements wait for the disk (``flush.messages=1``).
+
+The writer is put together from parts that each do one thing: the `Ledger` of the active segment (where the
+log ends), `SegmentList` (what there is to read), `LogEnd` (who waits for what), `Syncer` (what is durable),
+`ProducerState`, `TailFile`.
+
+**Interrupts.** An operation sets ``ledger.in_doubt`` before its first write and clears it as its last step.
+Whatever cuts it short, Ctrl-C, no memory or an error nobody expected, leaves the mark; the next operation
+finds it and reads the partition again from disk, exactly as after a crash, before it goes on. So nothing in
+between has to be undone, and what was acknowledged before is there.
+
+Promises: after a failed write the file is cut back to the last whole batch. After a failed fsync nothing more
+is written or acknowledged here. A full disk refuses appends until there is room. An offset that a reader may
+have seen is never given out again. Closing in order writes what makes the next open cheap; nothing depends
+on it.
+
+Locks, in the order in which they are taken: ``maintenance`` (held while sealed segments are replaced or
+removed, and while the partition is read again; files may be renamed and synced under it), the syncer's leader
+lock (held for a round of fsyncs), ``lock`` (memory, positional writes and the files of a roll; no fsync).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar, TypeVarTuple
+
+from stratalog import kernel, locks
+from stratalog.config import TopicConfig
+from stratalog.errors import (
+    ClosedError,
+    CorruptionError,
+    DiskFullError,
+    ForkedError,
+    InvalidArgumentError,
+    LogDirOfflineError,
+    ReadOnlyError,
+    StorageError,
+    StratalogError,
+    UnknownTopicError,
+)
+from stratalog.format import batch as batches
+from stratalog.format import producer_snapshot
+from stratalog.format import tail as tails
+from stratalog.format.txn_index import AbortedTxn
+from stratalog.kernel import AppendInfo
+from stratalog.log.context import LogContext
+from stratalog.log.names import segment_name
+from stratalog.log.policy.roll import jitter_ms, roll_due_idle, should_roll
+from stratalog.log.read.reader import Isolation
+from stratalog.log.recover.recovery import OpenAs, WriterState, open_partition
+from stratalog.log.segment.segment import Segment
+from stratalog.log.write.active import WRITE_BEHIND_ENTRIES, ActiveSegment
+from stratalog.log.write.active_keys import ActiveKeyIndex
+from stratalog.log.write.admission import Admission
+from stratalog.log.write.append import Encoding, append_compressed
+from stratalog.log.write.log_end import Completion, End, LogEnd
+from stratalog.log.write.producers import ProducerBatch
+from stratalog.log.write.segment_list import SegmentList, aborted_in, of_segments
+from stratalog.log.write.sync import InDoubtError, SyncedEnd, Syncer
+from stratalog.log.write.tail_file import TailFile
+from stratalog.model import (
+    Appended,
+    Header,
+    Record,
+    SegmentInfo,
+)
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+EXPIRY_INTERVAL_S = 600
+"""How often idle producers are looked for, as in Kafka."""
+
+_new_tuple = tuple.__new__  # a named tuple's own costs a Python call
+
+
+class PartitionWriter:
+    """A partition that this process writes. Thread-safe."""
+
+    def __init__(
+        self,
+        context: LogContext,
+        directory: str,
+        topic: str,
+        partition: int,
+        config: TopicConfig,
+        state: WriterState,
+        *,
+        how: OpenAs | None = None,
+        before_first_write: Callable[[], None] | None = None,
+        on_roll: Callable[[], None] | None = None,
+    ) -> None:
+        self.context = context
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.config = config
+        self.lock = locks.rlock("partition")
+        self.maintenance = locks.rlock("partition.maintenance")
+        self.producers = state.producers
+        self.leader_epoch = state.leader_epoch
+        self.rolls_idle = True
+        """False for a log without a policy: time alone must not change it."""
+        self._how = how or OpenAs()
+        self._now_ms = context.clock.now_ms
+        self._before_first_write = before_first_write
+        self.on_roll = on_roll
+        self._unusable: StratalogError | None = None
+        self._ready = False
+        """True when an append may go ahead: the log is usable, and a first write is prepared."""
+        self.swapping = False
+        """Set while files are being swapped; still set afterwards when that was cut short."""
+        self._held = False
+        """Set while `hold_appends` keeps other threads from appending."""
+        self._closed = False
+        self.deleted: UnknownTopicError | None = None  # set when the topic was deleted
+        self._written = state.recovered
+        self._requested = 0  # everything below this offset is covered by a round that has begun
+        self._last_flush_s = self._last_expiry_s = context.clock.monotonic_s()
+        self._tail = TailFile(context, directory, partition, state.tail)
+        self.active = state.active
+        self.segment_list = SegmentList((*state.sealed, state.active), state.log_start_offset)
+        self.syncer = Syncer(
+            context,
+            directory,
+            self.lock,
+            state.synced,
+            written=self._written_end,
+            synced=self._on_synced,
+            failed=self._on_sync_failed,
+        )
+        for segment in state.unsynced:
+            self.syncer.sealed(segment)
+        self.acks_wait = config.flush_messages == 1
+        self.ends = LogEnd(state.synced.offset if self.acks_wait else state.active.next_offset, self._end_now)
+        """Who waits for the high watermark, the last stable offset or the synced end."""
+        self.apply_config(config)
+
+    # -- settings --------------------------------------------------------------------------------
+
+    def apply_config(self, config: TopicConfig) -> None:
+        """Take new settings; they hold from the next append on."""
+        with self.lock:
+            self.config = config
+            published = self.acks_wait == (config.flush_messages == 1)
+            self.acks_wait = config.flush_messages == 1
+            self.encoding = Encoding.of(config)
+            self._codec = self.encoding.codec
+            self.admission = Admission(self.topic, config)
+            self._flush_messages = config.flush_messages
+            if config.key_index_enable and self.active.keys is None and self.active.size == 0:
+                self.active.keys = ActiveKeyIndex()
+            self.active.arm(config)
+            if not published:
+                if not self.acks_wait:
+                    # What waited for the disk before is visible from now on, whether a sync comes or not.
+                    self.advance(self.active.next_offset)
+                self._write_tail()  # how far readers in other processes may go has changed
+
+    # -- usable or not ---------------------------------------------------------------------------
+
+    @property
+    def unusable(self) -> StratalogError | None:
+        """Why this partition refuses to be written, if it does."""
+        return self._unusable
+
+    def make_usable(self) -> None:
+        """Raise when this partition cannot be written; do what must happen before the next write.
+
+        Call it without the partition's lock. `exclusively` calls it where it is needed.
+        """
+        if self._unusable is not None:
+            raise self._unusable
+        if self._held:
+            with self.maintenance:
+                self._held = False  # whoever held appends back is done, or was interrupted
+        if self._before_first_write is not None:
+            self._before_first_write()
+            with self.lock:
+                self._before_first_write = None
+                self._written = True
+                if self.acks_wait and self._tail.high_watermark < 0:
+                    self._write_tail()  # without one a reader beside would go to the written end
+        if self.active.ledger.in_doubt or self.swapping:
+            self._reload()
+        with self.lock:
+            if self._unusable is None and not self._held:
+                self._ready = True
+
+    def exclusively(self, act: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Run ``act`` under the partition's lock, on a log that can be written."""
+        while True:
+            with self.lock:
+                if self._ready and not self.active.ledger.in_doubt:
+                    return act(*args)
+            self.make_usable()
+
+    def _refuse(self, error: StratalogError) -> None:
+        """Refuse every write from now on; the first reason counts."""
+        self._unusable = self._unusable or error
+        self._ready = False
+
+    def _reload(self) -> None:
+        """Read the partition again after an operation was cut short, as a start after a crash does.
+
+        Every acknowledged record is in the files by now, so recovery finds it. Readers keep what they have:
+        nothing below the high watermark changes.
+        """
+        with self.maintenance:
+            with self.lock:
+                if not (self.active.ledger.in_doubt or self.swapping):
+                    return
+                self.active.ledger.in_doubt = True  # appends and rounds of syncs wait until this is done
+                self.active.release_file()
+            how = replace(
+                self._how,
+                clean=False,
+                foreign=False,
+                recovery_point=self.syncer.end.offset,
+                log_start_offset=self.segment_list.log_start_offset,
+            )
+            for segment in self.segment_list.local:
+                segment.forget()
+            try:
+                where = (self.context, self.directory, self.topic, self.partition)
+                state, _ = open_partition(*where, self.config, how)
+            except (StratalogError, OSError) as error:
+                raise ReadOnlyError(
+                    f"{self.directory} cannot be written: an operation was cut short, and reading the log"
+                    f" again failed ({error}); the next append tries again"
+                ) from error
+            with self.lock:
+                self._install(state)
+
+    def _install(self, state: WriterState) -> None:
+        """Go on with what recovery found. The marks that asked for it are taken off last."""
+        self._written = True
+        self.producers = state.producers
+        self.syncer.reloaded(state.unsynced)
+        if state.tail is not None:
+            self._tail = TailFile(self.context, self.directory, self.partition, state.tail)
+        self.segment_list.local = (*state.sealed, state.active)
+        if not self.segment_list.cold:
+            self.segment_list.log_start_offset = max(
+                self.segment_list.log_start_offset, state.log_start_offset
+            )
+        state.active.arm(self.config)
+        if not self.acks_wait:
+            self.advance(state.active.next_offset)
+        self.active = state.active
+        self.swapping = False
+
+    def take_offline(self, error: StorageError) -> None:
+        """The log directory failed: nothing more is written here."""
+        self._refuse(LogDirOfflineError(f"{self.topic}-{self.partition} is offline: {error}"))
+
+    def mark_deleted(self) -> None:
+        """The topic was deleted and this writer closed: readers are told so, before the files go."""
+        self.deleted = UnknownTopicError(f"topic {self.topic} was deleted")
+        for segment in self.segments():
+            segment.deleted = True
+            segment.forget()
+
+    def mark_forked(self) -> None:
+        """In a forked child: refuse everything, touch nothing."""
+        error = ForkedError("this store was opened before a fork; open it again in the child")
+        self._closed = True
+        self._unusable, self._ready = error, False
+        self.ends.error = error
+        locks.refuse_forked(self, self.syncer)
+
+    # -- what readers ask (`LogView`) ------------------------------------------------------------
+
+    @property
+    def next_offset(self) -> int:
+        """The offset the next record gets: where the written log ends."""
+        return self.active.ledger.next_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The first offset readers may not see."""
+        return self.ends.high_watermark
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self.segment_list.log_start_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below this offset is durable: Kafka's recovery point."""
+        return self.syncer.end.offset
+
+    def refresh(self) -> None:
+        """This view is always current; while files are being swapped it will be in a moment.
+
+        UnknownTopicError says that the topic was deleted.
+        """
+        if self.deleted is not None:
+            raise self.deleted
+        if self.swapping:
+            with self.maintenance:
+                if self.swapping and not self._closed:
+                    self._reload()  # whoever was at it is gone
+
+    def end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
+        """Return the first offset readers may not see: the high watermark, or the last stable offset."""
+        if isolation == "read_committed":
+            with self.lock:
+                return self._stable_end()
+        return self.ends.high_watermark
+
+    def keyed_end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
+        """Return the end offset while no append is under way: every key below it is in the key index."""
+        with self.lock:
+            return self._stable_end() if isolation == "read_committed" else self.ends.high_watermark
+
+    def _stable_end(self) -> int:
+        # Retention may pass an open transaction; the end is never before the start.
+        stable = self.producers.last_stable_offset(self.ends.high_watermark)
+        return max(stable, self.segment_list.log_start_offset)
+
+    def _end_now(self, end: End) -> int:
+        if end == "synced":
+            return self.syncer.end.offset
+        return self.end_offset("read_committed" if end == "last_stable_offset" else "read_uncommitted")
+
+    def wait(self, offset: int, timeout_s: float, isolation: Isolation = "read_uncommitted") -> bool:
+        """Wait until readers may see what lies below ``offset``; False on time-out."""
+        end: End = "last_stable_offset" if isolation == "read_committed" else "high_watermark"
+        return self.ends.wait(end, offset, timeout_s)
+
+    def segments(self) -> tuple[Segment, ...]:
+        """Return the segments in offset order, archived ones first, the active one last."""
+        return self.segment_list.all()
+
+    def local_segments(self) -> tuple[Segment, ...]:
+        """Return the segments that lie in this directory; those before them are in the archive."""
+        return self.segment_list.local
+
+    def cold_segments(self) -> tuple[Segment, ...]:
+        """Return the segments that the archive has, also those that still lie here."""
+        return self.segment_list.cold
+
+    def segment_infos(self) -> list[SegmentInfo]:
+        """Return the facts of every segment."""
+        return of_segments(self, lambda segment: segment.info())
+
+    def replaced(self, segment: Segment) -> bool:
+        """Return True if the segment is no longer listed: it was cleaned or deleted."""
+        self.refresh()
+        return not self.segment_list.holds(segment)
+
+    def aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        """Return the aborted transactions that overlap the offsets [start, end)."""
+        while True:
+            self.refresh()
+            segments = self.segments()
+            try:
+                found = aborted_in(segments, start, end)
+            except (CorruptionError, FileNotFoundError):
+                self.refresh()
+                if not self.swapping and segments[:-1] == self.segments()[: len(segments) - 1]:
+                    raise
+                continue
+            # An index that was renamed away meanwhile looks like one that was never there.
+            self.refresh()
+            if not self.swapping and segments[:-1] == self.segments()[: len(segments) - 1]:
+                return found
+
+    def advance(self, high_watermark: int) -> None:
+        """Move the high watermark and tell those who wait. Under the lock."""
+        ends = self.ends
+        ends.high_watermark = max(high_watermark, ends.high_watermark)
+        if ends.waiting:
+            ends.reached("high_watermark", ends.high_watermark)
+            ends.reached("last_stable_offset", self._stable_end())
+
+    # -- append ----------------------------------------------------------------------------------
+
+    def append_one(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        timestamp: int | None = None,
+        sync: bool = False,
+    ) -> Appended:
+        """Append one record: encode, write, account. The path of every single append."""
+        if self._codec:
+            return append_compressed(self, Record(value, key, headers, timestamp), sync)
+        while True:
+            if not self._ready:
+                self.make_usable()
+            with self.lock:
+                if not self._ready:
+                    continue
+                now = self._now_ms()
+                admission = self.admission
+                kind = admission.timestamp_type
+                if timestamp is None or kind:
+                    timestamp = now
+                else:
+                    admission.check_timestamps(timestamp, timestamp, now)
+                if key is None and admission.needs_key:
+                    raise admission.keyless()
+                active = self.active
+                ledger = active.ledger
+                epoch, limit = self.leader_epoch, admission.max_batch_bytes
+                pwrite = (active.file or active.open_for_append()).pwrite
+                try:
+                    due = ledger.append_one(pwrite, value, key, headers, timestamp, epoch, kind, now, limit)
+                except StorageError as error:
+                    self._cut_back(active, error)
+                    raise
+                if due:
+                    if due == kernel.IN_DOUBT:
+                        self._ready = False
+                        continue
+                    if due < 0:
+                        offset = self._write_one(value, key, headers, timestamp, now)
+                        end = offset + 1
+                        break
+                    self._settle(active, due, ledger.next_offset - 1, ledger.last_position, timestamp, now)
+                end = ledger.next_offset
+                offset = end - 1
+                if active.keys is not None and key is not None:
+                    active.keys.add_row(kernel.key_row(key, offset))
+                if not self.acks_wait:
+                    ends = self.ends
+                    ends.high_watermark = end
+                    if ends.waiting:
+                        self.advance(end)
+                ledger.in_doubt = False
+            break
+        if sync or self.acks_wait or end - self._requested >= self._flush_messages:
+            self._sync_to(end)
+        return _new_tuple(Appended, (self.partition, offset, timestamp))
+
+    def _write_one(
+        self, value: bytes | None, key: bytes | None, headers: Sequence[Header], timestamp: int, now_ms: int
+    ) -> int:
+        """Write one record where the ledger alone cannot: too large, or the roll policy must be asked.
+
+        Return its offset.
+        """
+        offset = self.next_offset
+        data = kernel.encode_one(
+            value, key, headers, timestamp, offset, self.leader_epoch, self.admission.timestamp_type
+        )
+        size = len(data)
+        if size > self.admission.max_batch_bytes:
+            raise self.admission.too_large(size)
+        self.write(data, data, size, offset, offset, 1, timestamp, timestamp, now_ms)
+        return offset
+
+    def write(
+        self,
+        data: bytes | bytearray | memoryview,
+        crc: bytes | bytearray | memoryview | int,
+        size: int,
+        base_offset: int,
+        last_offset: int,
+        count: int,
+        min_timestamp: int,
+        max_timestamp: int,
+        now_ms: int,
+        producer: ProducerBatch | None = None,
+    ) -> None:
+        """Write one encoded batch at the end and account for it; roll first when that is due.
+
+        Inside `exclusively`. The offsets in ``data`` must already be the next ones. ``crc`` is the CRC-32C of
+        all of ``data`` or, where that is not at hand, its bytes; ``count`` the records in it that are not
+        control records; ``producer`` its facts when it has a producer id.
+        """
+        active = self.active
+        ledger = active.ledger
+        if not ledger.fits(size, last_offset, max_timestamp, now_ms):
+            active = self._roll_if_due(size, base_offset, last_offset, max_timestamp, now_ms)
+            ledger = active.ledger
+        position = ledger.size
+        file = active.file or active.open_for_append()
+        ledger.in_doubt = True
+        try:
+            file.pwrite(data, position)
+        except StorageError as error:
+            self._cut_back(active, error)
+            raise
+        due = ledger.took(crc, size, base_offset, last_offset, count, min_timestamp, max_timestamp)
+        if due:
+            self._settle(active, due, last_offset, position, max_timestamp, now_ms)
+        if active.keys is not None and count:
+            active.keys.extend(*batches.decode_keys(data, batches.scan(data, check_crc=False)))
+        if producer is not None:
+            completed = self.producers.update(producer)
+            if completed is not None and completed.aborted:
+                active.aborted_txns.append(completed.aborted_txn())
+                self._write_behind(active)
+        if not self.acks_wait:
+            self.ends.high_watermark = last_offset + 1
+            if self.ends.waiting:
+                self.advance(last_offset + 1)
+        ledger.in_doubt = False
+
+    def write_batches(self, info: AppendInfo, now_ms: int) -> None:
+        """Write placed batches at the end and account for them, in one write per segment.
+
+        Inside `exclusively`. What rolling needs, keys, producers and the high watermark follow each write. A
+        failure leaves whole batches: all of this call, or those of the segments before.
+        """
+        forced = False
+        while info.row < info.n:
+            active, first = self.active, info.row
+            ledger = active.ledger
+            try:
+                due = info.write(ledger, (active.file or active.open_for_append()).pwrite, now_ms, forced)
+            except StorageError as error:
+                self._cut_back(active, error)
+                raise
+            if due < 0:
+                self._roll_if_due(*info.next_batch(), now_ms)
+                forced = True
+                continue
+            while due:
+                self._settle(active, due, info.last_offset, ledger.last_position, info.timestamp, now_ms)
+                due = info.account(ledger)
+            if active.keys is not None:
+                _add_keys(active.keys, info, first)
+            if info.producers:
+                self.producers.remember(info, first)
+            if not self.acks_wait:
+                self.ends.high_watermark = info.last_offset + 1
+                if self.ends.waiting:
+                    self.advance(info.last_offset + 1)
+            ledger.in_doubt = forced = False
+
+    def ends_after(self, end: int) -> tuple[int, int, int, bool]:
+        """Return log start, high watermark, last stable offset, and whether ``flush.messages`` is due.
+
+        Under the lock.
+        """
+        start, high_watermark = self.segment_list.log_start_offset, self.ends.high_watermark
+        due = self.acks_wait or end - self._requested >= self._flush_messages
+        return start, high_watermark, self._stable_end(), due and self.syncer.end.offset < end
+
+    def _settle(
+        self,
+        active: ActiveSegment,
+        due: int,
+        last_offset: int,
+        position: int,
+        max_timestamp: int,
+        now_ms: int,
+    ) -> None:
+        """Do what only some appends bring with them: an index entry, a block of the seal, a first batch."""
+        active.settle(due, last_offset, position)
+        if due & kernel.FIRST_BATCH:
+            active.first_timestamp = max_timestamp
+            active.created_ms = now_ms
+            active.arm(self.config)
+        if due & kernel.INDEX_ENTRY_DUE:
+            if active.entries - active.index_written >= WRITE_BEHIND_ENTRIES:
+                self._write_behind(active)
+            if active.entries >= active.roll_entries:
+                active.arm(self.config)
+        if due & kernel.ROOM_DUE:
+            active.reserve_ahead()
+
+    def _cut_back(self, active: ActiveSegment, error: StorageError) -> None:
+        """After a failed write: leave no half batch behind, or else refuse to go on."""
+        try:
+            active.open_for_append().truncate(active.size)
+        except StorageError as second:
+            self._refuse(
+                ReadOnlyError(
+                    f"{self.directory} is read-only: a write failed ({error}) and could not be undone"
+                    f" ({second})"
+                )
+            )
+            return
+        active.ledger.in_doubt = False
+        if not isinstance(error, DiskFullError):
+            self.context.warn(f"{error}; the write was undone")
+
+    def _write_behind(self, active: ActiveSegment) -> None:
+        try:
+            active.write_behind()
+        except (StorageError, OSError) as error:
+            # Derived data: sealing writes it again and recovery can rebuild it. The append stands.
+            if not isinstance(error, DiskFullError):
+                self.context.warn(str(error))
+
+    # -- roll --------------------------------------------------------------------------------------
+
+    def _roll_if_due(
+        self, size: int, base_offset: int, last_offset: int, max_timestamp: int, now_ms: int
+    ) -> ActiveSegment:
+        records = last_offset - base_offset + 1
+        facts = self.active.facts()
+        reason = should_roll(self.config, facts, size, records, max_timestamp, last_offset, now_ms)
+        if reason is not None and self.active.size > 0:
+            self.begin_segment(base_offset)
+        return self.active
+
+    def roll(self) -> bool:
+        """Seal the active segment now; False when it holds nothing."""
+        return self.exclusively(self._roll_now)
+
+    def roll_idle(self, next_offset: int) -> bool:
+        """Seal the active segment if it still ends at ``next_offset``: nothing was appended since."""
+        return self.exclusively(lambda: self.next_offset == next_offset and self._roll_now())
+
+    def _roll_now(self) -> bool:
+        if self.active.size == 0:
+            return False
+        self.begin_segment(self.next_offset)
+        return True
+
+    def begin_segment(self, next_base: int) -> None:
+        """Begin a new segment at ``next_base``. Nothing is synced here: the next sync covers both.
+
+        The old segment's sidecars come first, so that a segment with a successor has them.
+        """
+        old = self.active
+        old.ledger.in_doubt = True
+        try:
+            old.write_sidecars(keyed=self.config.key_index_enable, owner=self._tail.owner)
+            self._write_snapshot(next_base)
+            new = self.next_segment(next_base)
+            new.file = self.context.handles.acquire(new.path(), "x")
+        except StorageError:
+            old.ledger.in_doubt = False  # nothing is changed by then but files that are written again
+            raise
+        sealed = old.sealed()
+        self.syncer.sealed(sealed)
+        old.release_file()
+        self.segment_list.local = (*self.segment_list.local[:-1], sealed, new)
+        new.ledger.in_doubt = True
+        self.active = new
+        if self.on_roll is not None:
+            self.on_roll()
+        new.ledger.in_doubt = False
+
+    def next_segment(self, base_offset: int) -> ActiveSegment:
+        """Return a new, empty segment in memory; its file is not made here."""
+        new = ActiveSegment(
+            self.context,
+            self.directory,
+            self.topic,
+            self.partition,
+            base_offset,
+            size=0,
+            next_offset=base_offset,
+            created_ms=self._now_ms(),
+            jitter_ms=jitter_ms(self.config, self.topic, self.partition, base_offset),
+            keyed=self.config.key_index_enable,
+        )
+        new.arm(self.config)
+        return new
+
+    def _write_snapshot(self, offset: int) -> None:
+        path = f"{self.directory}/{segment_name(offset)}.snapshot"
+        fs = self.context.fs
+        try:
+            fs.write_file(path, producer_snapshot.pack(self.producers.to_entries()), sync=False)
+        except BaseException:
+            # A full disk or an interrupt leaves an empty file; the next start would find it damaged.
+            with suppress(StorageError, FileNotFoundError):
+                fs.remove(path)
+            raise
+
+    # -- durability --------------------------------------------------------------------------------
+
+    def acknowledge(self, end: int, sync: bool) -> None:
+        """Wait until the offsets below ``end`` are as durable as the caller or the settings ask."""
+        if sync or self.acks_wait or end - self._requested >= self._flush_messages:
+            self._sync_to(end)
+
+    def durable(self, end: int) -> Completion:
+        """Return a completion that is done when every offset below ``end`` is on disk.
+
+        Returns at once: the store's sync thread does the work, and what is asked for meanwhile shares it.
+        """
+        completion = self.ends.when("synced", end)
+        if not completion.done:
+            self.context.sync_thread.submit(lambda: self._sync_for(completion))
+        return completion
+
+    def _sync_for(self, completion: Completion) -> None:
+        try:
+            self._sync_to(completion.offset)
+        except Exception as error:
+            completion.complete(error)
+            completion.cancel()
+            raise
+
+    def flush(self) -> int:
+        """Make everything written so far durable; return the synced end, which the tail then tells, too."""
+        self.syncer.check()
+        self._sync_to(self.next_offset, everything=True)
+        with self.lock:  # whoever led the round may still be writing the tail
+            return self.syncer.end.offset
+
+    @property
+    def all_durable(self) -> bool:
+        """True when everything written is on disk."""
+        return self.syncer.failure is None and self.next_offset <= self.syncer.end.offset
+
+    def settle_sealed(self) -> None:
+        """Make sealed segments, and the producer snapshots between them, durable."""
+        if self.syncer.behind:
+            self.flush()
+
+    def settle_tail(self) -> None:
+        """Make everything sealed durable, and that the log is trusted up to the active segment at least.
+
+        Before sealed segments change: a tail that a power cut brings back from before would speak of
+        bytes that are no longer there.
+        """
+        self.make_usable()
+        self.flush()
+        with self.lock:
+            self._write_tail(strict=True)
+        self._tail.sync()
+        self.context.fs.sync_dir(self.directory)
+
+    def _sync_to(self, end: int, *, everything: bool = False) -> None:
+        while True:
+            try:
+                return self.syncer.wait(end, everything=everything)
+            except InDoubtError:
+                self.make_usable()
+
+    def _written_end(self) -> SyncedEnd:
+        if self.active.ledger.in_doubt:
+            raise InDoubtError(self.directory)
+        self._requested = self.next_offset
+        return SyncedEnd(self.active.base_offset, self.active.size, self.next_offset)
+
+    def _on_synced(self, end: SyncedEnd) -> None:
+        self._last_flush_s = self.context.clock.monotonic_s()
+        if self.acks_wait:
+            self.advance(end.offset)
+        self._write_tail()
+        if self.ends.waiting:
+            self.ends.reached("synced", end.offset)
+
+    def _on_sync_failed(self, error: BaseException) -> None:
+        refused = ReadOnlyError(
+            f"{self.directory} is read-only: a sync failed ({error}); nothing at or after offset"
+            f" {self.syncer.end.offset} is certain to be on disk; reopen the store once the disk is well"
+        )
+        self._refuse(refused)
+        self.ends.fail(refused, only="synced")
+
+    def _write_tail(self, *, clean: bool = False, strict: bool = False) -> None:
+        synced = self.syncer.end
+        try:
+            self._tail.write(
+                synced.base_offset,
+                synced.position,
+                synced.offset,
+                self.ends.high_watermark,
+                flags=(0 if self.acks_wait else tails.READ_PAST_HIGH_WATERMARK)
+                | (tails.CLEAN if clean else 0)
+                | (tails.PRODUCERS if len(self.producers) else 0),
+            )
+        except (StorageError, FileNotFoundError) as error:
+            if strict:
+                raise
+            # The tail may lag: an old one only means that more is scanned after a crash.
+            # A full disk tells by itself.
+            if not isinstance(error, DiskFullError):
+                self.context.warn(f"{error}; a start after a crash reads more of the log")
+
+    # -- what time makes due -----------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do what time alone makes due: an idle roll, flush.ms, a sync after a roll, write-behind."""
+        if self._unusable is not None or self._closed:
+            return
+        active = self.active
+        if self.rolls_idle and active.size and roll_due_idle(self.config, active.facts(), self._now_ms()):
+            self.roll_idle(active.next_offset)
+        now_s = self.context.clock.monotonic_s()
+        since_flush_ms = (now_s - self._last_flush_s) * 1000
+        flush_due = self.next_offset > self.syncer.end.offset and since_flush_ms >= self.config.flush_ms
+        if flush_due or self.syncer.behind:
+            self.flush()
+        expiry_due = now_s - self._last_expiry_s >= EXPIRY_INTERVAL_S
+        if not expiry_due and not self._written_behind():
+            return
+        with self.lock:
+            if self._closed or self.active.ledger.in_doubt:
+                return
+            if expiry_due:
+                self._last_expiry_s = now_s
+                self.producers.expire(self._now_ms())
+            if self._written_behind():
+                self._write_behind(self.active)
+                if self.ends.high_watermark != self._tail.high_watermark:
+                    self._write_tail()
+
+    def _written_behind(self) -> bool:
+        """Return True if index entries or the tail are to be written."""
+        return self._written and (self.active.behind or self.ends.high_watermark != self._tail.high_watermark)
+
+    def release_handle(self) -> bool:
+        """Let the active log's file handle go until the next append; False when it is in use or not held."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            if self.active.file is None or self.active.ledger.in_doubt:
+                return False
+            self.active.release_file()
+            return True
+        finally:
+            self.lock.release()
+
+    # -- what changes the list of segments ---------------------------------------------------------
+
+    @property
+    def is_tiered(self) -> bool:
+        """True when the archive has segments of this partition."""
+        return bool(self.segment_list.cold)
+
+    def attach_cold(self, cold: Sequence[Segment], log_start_offset: int) -> None:
+        """Take over what the archive has, ascending; the log begins at ``log_start_offset`` or there."""
+        with self.lock:
+            self.segment_list.attach_cold(cold, log_start_offset, self.high_watermark)
+
+    def checked_log_start(self, offset: int) -> int:
+        """Return where the log would start after `advance_log_start`; raise when it cannot."""
+        return self.exclusively(self._checked_log_start, offset)
+
+    def _checked_log_start(self, offset: int) -> int:
+        if offset > self.high_watermark:
+            raise InvalidArgumentError(
+                f"{self.topic}-{self.partition}: cannot delete up to offset {offset}, the log ends at"
+                f" {self.high_watermark}"
+            )
+        return max(offset, self.segment_list.log_start_offset)
+
+    def advance_log_start(self, offset: int) -> list[Segment]:
+        """Move the log start offset up; return the sealed segments wholly below it, which are hidden now.
+
+        It may be there already: a segment that was active when its last record was deleted goes once sealed.
+        """
+
+        def advance() -> list[Segment]:
+            start = self._checked_log_start(offset)
+            gone = self.segment_list.sealed_below(start)
+            self.segment_list.start_at(start)
+            self._hide(gone)  # last: who misses a segment finds that the log begins behind it
+            self.producers.truncate_head(start)
+            return gone
+
+        return self.exclusively(advance)
+
+    def drop_local(self, offset: int) -> list[Segment]:
+        """Hide the sealed segments wholly below ``offset``: the archive has them, and readers go on there.
+
+        The log starts where it did. Under ``maintenance``.
+        """
+
+        def drop() -> list[Segment]:
+            gone = self.segment_list.sealed_below(offset)
+            if gone and not self.segment_list.archived(gone[0].base_offset, gone[-1].next_offset or 0):
+                raise InvalidArgumentError(
+                    f"{self.topic}-{self.partition}: offsets {gone[0].base_offset} to"
+                    f" {gone[-1].next_offset} are not all in the archive"
+                )
+            self._hide(gone)
+            return gone
+
+        return self.exclusively(drop)
+
+    def _hide(self, gone: list[Segment]) -> None:
+        self.syncer.dropped(gone)
+        self.segment_list.hide(gone)
+
+    def hold_appends(self, act: Callable[[], T]) -> T:
+        """Run ``act`` while appends of other threads wait. It may sync and rename, which no lock allows.
+
+        ``act`` works on the writer's parts through methods that do not call `exclusively`.
+        """
+        self.make_usable()
+        with self.maintenance:
+            self._held = True
+            with self.lock:
+                self._ready = False
+            try:
+                return act()
+            finally:
+                self._held = False
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def close(self, *, finish: bool = True) -> None:
+        """Sync, write what makes the next open cheap, release the files, wake those who wait.
+
+        Followers are woken whether or not the rest succeeds. Without ``finish`` nothing is written: the
+        files are about to be deleted.
+        """
+        if self._closed:
+            return
+        closed = ClosedError(f"{self.topic}-{self.partition}: the store was closed")
+        try:
+            if finish and self._unusable is None and (self._written or self.syncer.behind):
+                if self.active.ledger.in_doubt or self.swapping:
+                    self._reload()
+                with self.lock:
+                    self._refuse(closed)
+                self._finish()
+            elif not finish:
+                self.syncer.abandon(closed)
+        finally:
+            with self.lock:
+                self._refuse(closed)
+                self._closed = True
+                self.active.release_file()
+            self.ends.fail(closed)
+
+    def _finish(self) -> None:
+        # Not under the lock: another thread may be leading a sync and needs it to finish.
+        self.flush()
+        with self.lock:
+            self.active.write_sidecars(keyed=self.config.key_index_enable, owner=self._tail.owner)
+            self._write_snapshot(self.next_offset)
+        self.syncer.sync_sidecars(self.active)
+        self.context.fs.sync_dir(self.directory)
+        with self.lock:
+            self._write_tail(clean=True)
+
+
+def _add_keys(keys: ActiveKeyIndex, info: AppendInfo, first: int) -> None:
+    view = memoryview(info.data)
+    for row in range(first, info.row):
+        position, size, *_ = info.header(row)
+        data = view[position : position + size]
+        keys.extend(*batches.decode_keys(data, batches.scan(data, check_crc=False)))

@@ -1,0 +1,1 @@
+"""Staged commits that enter the log exactly once."""

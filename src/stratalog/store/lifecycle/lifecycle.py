@@ -1,0 +1,457 @@
+"""Carrying out what the policies decide: retention, compaction, archiving; by hand or by the janitor.
+
+Every round looks at each partition once, turns what it sees into steps by a pure function (`log.policy`) and
+carries the due ones out, in order; a preview stops before that. Long work holds no lock of a partition:
+it claims it, gives way when somebody else wants it, and ends when the store closes.
+
+Crash policy: each step is safe by itself (see `log.swap`, `log.deletion`, `archive`). What this module
+remembers besides, how much time cleaning took and what the clocks did, begins anew with the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from stratalog import locks
+from stratalog.errors import ArchiveError, ClosedError, ConfigError, StratalogError
+from stratalog.log.clean import CleanReport, DuplicateEstimates, clean
+from stratalog.log.policy.cleaning import Backoff, Cleanable, Effort
+from stratalog.log.policy.clock import ClockGuard
+from stratalog.log.policy.preview import Step
+from stratalog.log.write.writer import PartitionWriter
+from stratalog.store.admin.control import Progress
+from stratalog.store.lifecycle.claims import Claims
+from stratalog.store.lifecycle.facts import View, facts_of
+from stratalog.store.lifecycle.planning import (
+    Situation,
+    archive_steps,
+    cleanable_of,
+    compact_steps,
+    drop_local_steps,
+    plan,
+    retain_steps,
+)
+from stratalog.store.lifecycle.remote_compaction import Loans
+from stratalog.store.lifecycle.reports import LifecycleReport
+from stratalog.store.lifecycle.ticking import Troubles
+from stratalog.store.missing import missing
+
+if TYPE_CHECKING:
+    from stratalog.store.catalog import TopicEntry
+    from stratalog.store.partitions import Partitions
+    from stratalog.store.tier.tiering import Tiering
+
+Planner = Callable[[Situation], list[Step]]
+Compactor = Callable[[Sequence[tuple[PartitionWriter, Cleanable]]], None]
+"""Sees to the compaction of partitions that are due."""
+
+
+class Lifecycle:
+    """The policies of a store, and the hands that carry them out when it is writable. Thread-safe.
+
+    A read-only store gets previews and numbers, from its directories and their copies of archive manifests.
+    """
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._context = partitions.context
+        config = partitions.config
+        self._effort = Effort(config.get_float("log.cleaner.max.time.ratio"))
+        self._backoff_ms = config.get_int("log.cleaner.backoff.ms")
+        self._backoffs: dict[tuple[str, int], Backoff] = {}
+        self._clock = ClockGuard()
+        self._estimates = DuplicateEstimates()
+        self._lock = locks.lock("lifecycle")
+        self.claims = Claims()
+        self.loans = Loans(self)
+        self.stopping = False
+        """Set when the store closes. Not an `Event`: an interrupt while one is set leaves it locked."""
+        self.troubles = Troubles(self._context)
+        self.quarantined: dict[tuple[str, int], tuple[str, ...]] = {}
+        self.observe_clock()
+
+    # -- what is asked for -----------------------------------------------------------------------------
+
+    def retain(self, topic: str | None, *, preview: bool) -> LifecycleReport:
+        return self._round(topic, None, retain_steps, preview=preview)
+
+    def compact(
+        self,
+        topic: str | None,
+        partition: int | None,
+        *,
+        preview: bool,
+        force: bool,
+        progress: Progress | None,
+    ) -> LifecycleReport:
+        def planner(at: Situation) -> list[Step]:
+            return compact_steps(at, force=force)
+
+        return self._round(
+            topic, partition, planner, preview=preview, cleaning=True, force=force, progress=progress
+        )
+
+    def compact_by(
+        self, topic: str | None, partition: int | None, compactor: Compactor, *, force: bool
+    ) -> LifecycleReport:
+        """The same, except that what is due is given to ``compactor``."""
+
+        def planner(at: Situation) -> list[Step]:
+            return compact_steps(at, force=force)
+
+        return self._round(
+            topic, partition, planner, preview=False, cleaning=True, force=force, compactor=compactor
+        )
+
+    def archive(self, topic: str | None, *, preview: bool, progress: Progress | None) -> LifecycleReport:
+        def planner(at: Situation) -> list[Step]:
+            return [*drop_local_steps(at), *archive_steps(at, compact_steps(at))]
+
+        if not preview:
+            self.sweep_archive()
+        return self._round(topic, None, planner, preview=preview, progress=progress)
+
+    def sweep_archive(self) -> None:
+        """Remove what earlier lives left in the archive: interrupted uploads, replaced and expired ones."""
+        tiering = self._partitions.archives.if_any()
+        if tiering is not None:
+            try:
+                tiering.sweep()
+            except ArchiveError as error:
+                self._context.warn(f"the archive was not swept: {error}")
+
+    def take_over_archive(self, topic: str) -> None:
+        """Become the writer of a topic's archive."""
+        for number in range(self._partitions.entry(topic).partitions):
+            if self.tiering is None:
+                raise ConfigError(f"{topic} has no archive: set remote.storage.enable first")
+            with self.claims.claim((topic, number)):
+                writer = self._partitions.registry.view(topic, number)
+                if isinstance(writer, PartitionWriter):
+                    self.tiering.take_over(writer)
+
+    def everything(
+        self, topic: str | None = None, *, preview: bool, progress: Progress | None
+    ) -> LifecycleReport:
+        return self._round(topic, None, plan, preview=preview, cleaning=True, progress=progress)
+
+    def accept_clock(self) -> None:
+        """Believe the wall clock as it is: a person says that it is right."""
+        with self._lock:
+            self._clock = self._observed().accept()
+
+    # -- looking ---------------------------------------------------------------------------------------
+
+    def observe_clock(self) -> ClockGuard:
+        """Compare the two clocks; the more often, the better a jump is seen."""
+        with self._lock:
+            self._clock = self._observed()
+            return self._clock
+
+    def _observed(self) -> ClockGuard:
+        clock = self._context.clock
+        return self._clock.observe(clock.now_ms(), clock.monotonic_s())
+
+    def situation(self, entry: TopicEntry, view: View, *, cleaning: bool, force: bool = False) -> Situation:
+        """All that the policies look at, read now; with ``force`` fresh segments may be cleaned too."""
+        partitions, name, number = self._partitions, view.topic, view.partition
+        config = view.config if isinstance(view, PartitionWriter) else entry.config(partitions.config)
+        if force:
+            config = replace(config, cleaner_min_segment_age_ms=0)
+        guard = self.observe_clock()
+        at = Situation(
+            topic=name,
+            partition=number,
+            config=config,
+            segments=facts_of(view, partitions.archives.copies_of(view)),
+            now_ms=guard.wall_ms,
+            log_start_offset=view.log_start_offset,
+            high_watermark=view.end_offset(),
+            last_stable_offset=view.end_offset("read_committed"),
+            first_dirty_offset=partitions.first_dirty_offset(name, number),
+            cleaner_enable=partitions.config.get_bool("log.cleaner.enable"),
+            clock=guard,
+        )
+        if not (cleaning and config.compact):
+            return at
+        found = cleanable_of(at)
+        return at._replace(
+            duplicate_ratio=self._estimate(view, found, config.min_cleanable_dirty_ratio),
+            cleaner_wait_s=self._wait_s((name, number), found),
+        )
+
+    def _estimate(self, view: View, found: Cleanable, dirty_ratio: float) -> float | None:
+        """The share of duplicates, where the share of dirty bytes alone does not decide."""
+        if found.must_clean or not found.cleanable_bytes:
+            return None
+        if found.dirty_ratio > dirty_ratio:
+            return None
+        try:
+            return self._estimates.ratio(view, found)
+        except (StratalogError, FileNotFoundError) as error:
+            self._context.warn(f"{view.directory}: no estimate of duplicates: {error}")
+            return None
+
+    def _wait_s(self, key: tuple[str, int], found: Cleanable) -> float:
+        now_s = self._context.clock.monotonic_s()
+        with self._lock:
+            backoff = self._backoffs.get(key)
+            wait_s = self._effort.may_start(now_s)
+        if backoff is not None:
+            wait_s = max(wait_s, backoff.may_start(now_s, dirty_bytes=found.cleanable_bytes))
+        return wait_s
+
+    def views(self, topic: str | None, partition: int | None = None) -> Iterator[tuple[TopicEntry, View]]:
+        """The partitions with a policy, in order. A foreign topic has none until it is told one."""
+        partitions = self._partitions
+        if topic is not None and partition is not None:
+            partitions.view(topic, partition)  # raises for one that is not there
+        names = sorted(partitions.entries) if topic is None else [partitions.entry(topic).name]
+        for name in names:
+            entry = partitions.entries.get(name)
+            if entry is None or (entry.foreign and topic is None):
+                continue
+            numbers = range(entry.partitions) if partition is None else [partition]
+            for number in numbers:
+                read_only = partitions.read_only
+                view = self._follow(name, number) if read_only else partitions.registry.view(name, number)
+                if view is not None:
+                    yield entry, view
+
+    def _follow(self, name: str, number: int) -> View | None:
+        """Return a partition of a read-only store as it is now; None, with a warning, when it is offline."""
+        try:
+            view = self._partitions.view(name, number)
+            view.refresh()
+        except (StratalogError, FileNotFoundError) as error:
+            self._context.warn(f"{name}-{number}: left alone: {error}")
+            return None
+        return view
+
+    # -- rounds ----------------------------------------------------------------------------------------
+
+    def _round(
+        self,
+        topic: str | None,
+        partition: int | None,
+        planner: Planner,
+        *,
+        preview: bool,
+        cleaning: bool = False,
+        force: bool = False,
+        progress: Progress | None = None,
+        compactor: Compactor | None = None,
+    ) -> LifecycleReport:
+        """Plan for every partition and, unless it is a preview, carry out what is due."""
+        self._partitions.settle_moves()
+        work = _Work(self, progress)
+        steps: list[Step] = []
+        to_compact: list[tuple[PartitionWriter, Cleanable]] = []
+        for entry, view in self.views(topic, partition):
+            if self.stopping:
+                break
+            writer = view if isinstance(view, PartitionWriter) else None
+            if writer is not None and isinstance(writer.unusable, ClosedError):
+                work.busy(writer)
+                continue
+            if writer is not None and writer.unusable is not None:
+                work.notes.append(f"{view.topic}-{view.partition}: left alone: {writer.unusable}")
+                continue
+            try:
+                at = self.situation(entry, view, cleaning=cleaning, force=force)
+                planned = planner(at)
+            except Exception as error:  # noqa: BLE001 - the other partitions have their round
+                work.note(view, "left alone", error)
+                continue
+            self.troubles.clear(f"{view.topic}-{view.partition}: left alone")
+            steps += planned
+            if preview or writer is None:
+                continue
+            due = [step for step in planned if step.due]
+            work.carry_out(writer, due)
+            if any(step.action == "compact" for step in due):
+                to_compact.append((writer, cleanable_of(at)))
+        notice = self._clock.notice
+        if not preview and to_compact:
+            (compactor or work.compact)(to_compact)
+        notes = ([notice] if notice is not None else []) + work.notes
+        return LifecycleReport(
+            preview,
+            tuple(steps),
+            tuple(notes),
+            tuple(report.to_json() for report in work.compactions),
+        )
+
+    def cleaning_memory(self, partitions: int) -> tuple[int, int]:
+        """How many of so many partitions are cleaned at a time here, and the memory each of them has."""
+        config = self._partitions.config
+        threads = min(max(config.get_int("log.cleaner.threads"), 1), max(partitions, 1))
+        return threads, config.get_int("log.cleaner.dedupe.buffer.size") // threads
+
+    def cleaned(self, report: CleanReport, dirty_left_bytes: int) -> None:
+        """Learn from a cleaning when the next one is worth while."""
+        key = (report.topic, report.partition)
+        now_s = self._context.clock.monotonic_s()
+        with self._lock:
+            self._backoffs[key] = self._backoffs.get(key, Backoff(self._backoff_ms)).after(
+                bytes_before=report.bytes_before,
+                bytes_after=report.bytes_after,
+                now_s=now_s,
+                dirty_left_bytes=dirty_left_bytes,
+            )
+            self.quarantined[key] = tuple(damage.path for damage in report.quarantined)
+
+    def failed(self, key: tuple[str, int]) -> None:
+        """A cleaning that ended in an error counts as one that removed nothing."""
+        with self._lock:
+            backoff = self._backoffs.get(key, Backoff(self._backoff_ms))
+            self._backoffs[key] = backoff.after(
+                bytes_before=0, bytes_after=0, now_s=self._context.clock.monotonic_s()
+            )
+
+    def forget(self, key: tuple[str, int]) -> None:
+        """The partition was deleted: one that gets its name begins anew."""
+        with self._lock:
+            self._backoffs.pop(key, None)
+            self.quarantined.pop(key, None)
+
+    def is_stopping(self) -> bool:
+        """Return True when the store closes and long work should end."""
+        return self.stopping
+
+    def stop_for(self, key: tuple[str, int]) -> Callable[[], bool]:
+        """Whether long work on a partition should end: the store closes, or somebody else wants it."""
+        return lambda: self.stopping or self.claims.wanted(key)
+
+    def spent(self, seconds: float) -> None:
+        with self._lock:
+            self._effort = self._effort.after(seconds, self._context.clock.monotonic_s())
+
+    @property
+    def partitions(self) -> Partitions:
+        return self._partitions
+
+    @property
+    def tiering(self) -> Tiering | None:
+        """The way to the archive; None while no topic has one."""
+        return self._partitions.archives.tiering
+
+
+class _Work:
+    """One round being carried out; what goes wrong in one partition is noted and does not stop the rest."""
+
+    def __init__(self, lifecycle: Lifecycle, progress: Progress | None) -> None:
+        self._lifecycle = lifecycle
+        self._partitions = lifecycle.partitions
+        self._progress = progress
+        self._lock = locks.lock("round")
+        self.notes: list[str] = []
+        self.compactions: list[CleanReport] = []
+
+    def note(self, writer: View, what: str, error: Exception) -> None:
+        """Note what went wrong; a partition that is closed in an open store is being moved or deleted."""
+        registered = self._partitions.registry.view(writer.topic, writer.partition) is writer
+        moved = isinstance(error, ClosedError) or (isinstance(error, FileNotFoundError) and not registered)
+        if moved and self._partitions.closed is None:
+            self.busy(writer)
+            return
+        if isinstance(error, FileNotFoundError):
+            error = missing(writer, error)
+        line = f"{writer.topic}-{writer.partition}: {what}: {error if str(error) else type(error).__name__}"
+        self._lifecycle.troubles.report(f"{writer.topic}-{writer.partition}: {what}", error)
+        with self._lock:
+            self.notes.append(line)
+
+    @contextmanager
+    def _claimed(self, writer: PartitionWriter) -> Iterator[bool]:
+        """Claim a partition for the block; False, with a note, if it is taken or was moved since the plan."""
+        key = (writer.topic, writer.partition)
+        with self._lifecycle.claims.attempt(key) as free:
+            ours = free and self._partitions.registry.view(*key) is writer
+            if not ours:
+                self.busy(writer)
+            yield ours
+
+    def busy(self, writer: View) -> None:
+        """Note that something else has the partition: another rewrite, or a move, which closes it."""
+        with self._lock:
+            self.notes.append(
+                f"{writer.topic}-{writer.partition}: somebody else is at work on it; left for the next round"
+            )
+
+    def carry_out(self, writer: PartitionWriter, steps: Sequence[Step]) -> None:
+        """Everything but compaction, which comes last and several partitions at a time."""
+        try:
+            for step in steps:
+                if step.action == "roll":
+                    writer.roll_idle(step.next_offset)
+            self._delete(writer, [step for step in steps if step.action == "delete"])
+            tiering = self._lifecycle.tiering
+            others = [step for step in steps if step.action in ("archive", "drop-local", "drop-archive")]
+            if tiering is not None and others:
+                with self._claimed(writer) as ours:
+                    if ours:
+                        stop = self._lifecycle.stop_for((writer.topic, writer.partition))
+                        tiering.carry_out(writer, others, progress=self._progress, stop=stop)
+        except Exception as error:  # noqa: BLE001 - the other partitions have their round
+            self.note(writer, "not finished", error)
+
+    def _delete(self, writer: PartitionWriter, steps: Sequence[Step]) -> None:
+        if not steps:
+            return
+        end = steps[-1].next_offset
+        for segment in writer.segments():
+            if segment.base_offset >= end:
+                end = segment.base_offset  # past what a power cut left without records
+                break
+            if segment.is_active or (segment.next_offset or 0) > end:
+                break  # compaction merged the last one with a neighbour that stays
+        self._partitions.delete_records_of(writer, end)
+
+    def compact(self, work: Sequence[tuple[PartitionWriter, Cleanable]]) -> None:
+        """Clean partitions, as many at a time as ``log.cleaner.threads`` says."""
+        clock = self._partitions.context.clock
+        began_s = clock.monotonic_s()
+        threads, memory = self._lifecycle.cleaning_memory(len(work))
+        if threads == 1:
+            for writer, found in work:
+                self._compact_one(writer, found, memory, threads)
+        else:
+            with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-cleaner") as pool:
+                list(pool.map(lambda each: self._compact_one(each[0], each[1], memory, threads), work))
+        self._lifecycle.spent(clock.monotonic_s() - began_s)
+
+    def _compact_one(self, writer: PartitionWriter, found: Cleanable, memory: int, threads: int) -> None:
+        lifecycle, partitions = self._lifecycle, self._partitions
+        key = (writer.topic, writer.partition)
+        rate = partitions.config.get_float("log.cleaner.io.max.bytes.per.second")
+        name = f"{writer.topic}-{writer.partition}"
+        progress = self._progress
+        with self._claimed(writer) as ours:
+            if not ours:
+                return
+            try:
+                report = clean(
+                    writer,
+                    found,
+                    memory_bytes=memory,
+                    now_ms=lifecycle.observe_clock().now_ms,
+                    io_bytes_per_s=rate / threads if rate < 1e18 else None,
+                    may_be_below=lifecycle.tiering.may_be_below(writer) if lifecycle.tiering else None,
+                    progress=None if progress is None else lambda done, total: progress(name, done, total),
+                    stop=lifecycle.stop_for(key),
+                    save=lambda offset: partitions.save_first_dirty_offset(*key, offset),
+                )
+            except Exception as error:  # noqa: BLE001 - the other partitions have their round
+                lifecycle.failed(key)
+                self.note(writer, "compaction failed", error)
+                return
+        # A damaged segment holds the checkpoint back: what lies behind it stays dirty, and is no news.
+        unfinished = report.next_dirty_offset < found.first_uncleanable_offset
+        lifecycle.cleaned(report, found.cleanable_bytes if unfinished else 0)
+        with self._lock:
+            self.compactions.append(report)

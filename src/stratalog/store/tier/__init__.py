@@ -1,0 +1,1 @@
+"""Segments between this machine and the archive."""

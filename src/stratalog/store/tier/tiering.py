@@ -1,0 +1,444 @@
+"""Segments on their way between this machine and the archive.
+
+`copy` puts sealed segments into the archive, `drop_local` lets their files here go, `expire` makes the
+archive follow the log start offset, `rewrite` puts rewritten segments in the place of archived ones, `attach`
+gives a partition that is opened what the archive has of it, `sweep` removes what earlier lives left there.
+
+Crash policy. The archive's own order is in `archive.partition`. Here: the copy of the manifest in the
+partition's directory is written after the archive's and before any local file goes, and says from which
+offset on the log is local. A local segment counts as archived only while it is the very log the archive
+has: after cleaning or erasing it is not, and takes its predecessors' place there, oldest first, before it
+may leave. So the archive is never newer in one place than in a place before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from stratalog import kernel, locks
+from stratalog.archive import Archive, Manifest, PartitionArchive, SegmentEntry, SegmentUpload
+from stratalog.errors import ArchiveConflictError, ArchiveError, ClosedError, StorageError, StratalogError
+from stratalog.log.names import partition_dir
+from stratalog.log.read.archived_segment import ArchivedSegment
+from stratalog.log.segment.segment import Segment
+from stratalog.log.write.writer import PartitionWriter
+from stratalog.store.admin.control import Progress
+from stratalog.store.tier.archived_rewriting import Engine, remove_tree, rewrite_archived
+from stratalog.store.tier.tiers import (
+    ColdFollower,
+    Tier,
+    copy_of,
+    keys_in,
+    local_start_offset,
+    read_local_copy,
+)
+
+if TYPE_CHECKING:
+    from stratalog.log.policy.preview import Step
+    from stratalog.store.catalog import TopicEntry
+    from stratalog.store.partitions import Partitions
+
+Stop = Callable[[], bool]
+
+
+class Tiering:
+    """The archive of a store, for the partitions it writes. Thread-safe; one change a partition at a time.
+
+    ``work_dir`` is where archived segments are rewritten: outside the log directories, gone at rest.
+    """
+
+    def __init__(self, partitions: Partitions, archive: Archive, work_dir: str) -> None:
+        self._partitions = partitions
+        self._context = partitions.context
+        self.archive = archive
+        self._work_dir = work_dir
+        self._lock = locks.lock("tiers")
+        self._tiers: dict[tuple[str, int], Tier] = {}
+
+    # -- opening -------------------------------------------------------------------------------------
+
+    def attach(self, writer: PartitionWriter, entry: TopicEntry, log_start_offset: int) -> None:
+        """Give a writer that was just opened what the archive has. ``log_start_offset`` is the checkpoint's.
+
+        By the local copy: no request is made, and an archive out of reach is no reason not to open.
+        """
+        if entry.id is None:
+            return
+        key = (writer.topic, writer.partition)
+        archive = self.archive.partition(writer.topic, entry.id, writer.partition)
+        tier = self._tier(*key)
+        if tier is None or tier.closed or tier.directory != writer.directory or tier.archive is not archive:
+            tier = Tier(self._context, writer.directory, writer.topic, writer.partition, archive)
+            tier.load()  # not under the lock: a damaged copy makes it ask the archive
+            with self._lock:
+                self._tiers[key] = tier
+        tier.describe(entry.partitions, dict(entry.overrides))
+        if tier.manifest is not None:
+            self._publish(writer, tier, log_start_offset)
+        first = writer.log_start_offset
+
+        def changed(tier: Tier = tier) -> None:
+            moved = writer.log_start_offset != first
+            self._publish(writer, tier, writer.log_start_offset if moved else log_start_offset)
+
+        tier.changed = changed
+
+    def suspend(self, topic: str, partition: int) -> None:
+        """Before a partition is moved: from now on nothing is written to its directory from here.
+
+        Whoever is changing the archive gets `ClosedError` and goes on with the partition's next writer.
+        """
+        tier = self._tier(topic, partition)
+        if tier is not None:
+            tier.close()
+
+    def detach(self, topic: str, partition: int) -> None:
+        """The partition was closed."""
+        with self._lock:
+            self._tiers.pop((topic, partition), None)
+
+    def _publish(self, writer: PartitionWriter, tier: Tier, log_start_offset: int) -> None:
+        with writer.lock:
+            start = log_start_offset if tier.manifest is None else tier.manifest.log_start_offset
+            writer.attach_cold(tier.cold(log_start_offset), max(log_start_offset, start))
+
+    @contextmanager
+    def _changing(self, writer: PartitionWriter, tier: Tier) -> Iterator[None]:
+        """Around a change of the archive: keep a copy of its manifest here, and let readers see it.
+
+        A change that failed may have happened, in part or yet to come: then the archive is asked again.
+        """
+        try:
+            yield
+        except BaseException:
+            tier.doubt()
+            raise
+        try:
+            tier.committed()
+        finally:
+            # Without room for the copy no local file goes, but the archive has what it has.
+            self._publish(writer, tier, writer.log_start_offset)
+
+    def _tier(self, topic: str, partition: int) -> Tier | None:
+        with self._lock:
+            return self._tiers.get((topic, partition))
+
+    def _changeable(self, writer: PartitionWriter) -> Tier:
+        """The tier of a partition, once the archive was asked."""
+        tier = self._tier(writer.topic, writer.partition)
+        if tier is None:
+            raise ArchiveError(f"{writer.topic}-{writer.partition} has no topic id and cannot be archived")
+        tier.confirm()
+        entry = self._partitions.entries.get(writer.topic)
+        if entry is not None:
+            tier.describe(entry.partitions, dict(entry.overrides))
+        if tier.mine and tier.manifest is not None and tier.manifest.deleted:
+            with self._changing(writer, tier):  # a deletion that was cut short before it counted
+                tier.archive.mark_deleted(False)
+        return tier
+
+    # -- facts ---------------------------------------------------------------------------------------
+
+    def is_archived(self, segment: Segment) -> bool:
+        """Whether the archive has a verified copy of this local segment, just as it is now."""
+        tier = self._tier(segment.topic, segment.partition)
+        return tier is not None and tier.mine and copy_of(tier.manifest, segment) is not None
+
+    def archived(self, writer: PartitionWriter) -> list[ArchivedSegment]:
+        """The segments that only the archive has."""
+        return [segment for segment in writer.segments() if isinstance(segment, ArchivedSegment)]
+
+    def may_be_below(self, writer: PartitionWriter) -> Callable[[Sequence[bytes]], set[bytes]] | None:
+        """Which of some keys an archived segment may hold: their tombstones must stay. None: no archive."""
+        cold = self.archived(writer)
+        if not cold:
+            return None
+        return lambda keys: keys_in(self._context, cold, keys, kernel.hash64)
+
+    def may_hold(self, segment: ArchivedSegment, keys: Collection[bytes]) -> bool:
+        """Whether an archived segment may hold one of ``keys``: no key index, no certainty."""
+        return bool(keys_in(self._context, [segment], keys, kernel.hash64))
+
+    # -- carrying out --------------------------------------------------------------------------------
+
+    def carry_out(
+        self,
+        writer: PartitionWriter,
+        steps: Sequence[Step],
+        *,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+    ) -> None:
+        """The steps of one plan that concern the archive."""
+        leaving = [step.next_offset for step in steps if step.action == "drop-local"]
+        if leaving:
+            self.drop_local(writer, max(leaving))
+        forgotten = {step.base_offset for step in steps if step.action == "drop-archive"}
+        if forgotten:
+            self.drop_archived(writer, forgotten)
+        going = {step.base_offset for step in steps if step.action == "archive"}
+        if going:
+            self.copy(writer, going, progress=progress, stop=stop)
+
+    def copy(
+        self,
+        writer: PartitionWriter,
+        base_offsets: Collection[int],
+        *,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+    ) -> list[SegmentEntry]:
+        """Put local sealed segments into the archive, oldest first, each verified before the next begins.
+
+        Segments below them of which the archive has an older state go along.
+        """
+        tier = self._changeable(writer)
+        done: list[SegmentEntry] = []
+        with tier.lock:
+            writer.settle_sealed()
+            for group in _groups(writer, tier, base_offsets):
+                if stop is not None and stop():
+                    break
+                try:
+                    uploads = [_upload_of(segment) for segment in group]
+                    with self._changing(writer, tier):
+                        done += tier.archive.upload_all(uploads, _named(writer, progress))
+                except FileNotFoundError:
+                    local = writer.local_segments()
+                    if all(segment in local for segment in group):
+                        raise
+                    # Else it was deleted meanwhile; what is left of the group goes in the next round.
+        return done
+
+    def drop_local(self, writer: PartitionWriter, offset: int) -> list[Segment]:
+        """Remove the local files of archived segments below ``offset``, as far as they are safe there.
+
+        The oldest first and without a gap: it stops before a segment the archive does not have as it is
+        now, with every object there.
+        """
+        tier = self._changeable(writer)
+        with tier.lock, writer.maintenance:
+            tier.archive.claim()  # only the archive's writer may count on it
+            end = None
+            for segment in writer.local_segments()[:-1]:
+                entry = copy_of(tier.manifest, segment)
+                if segment.next_offset is None or segment.next_offset > offset or entry is None:
+                    break
+                missing = tier.archive.missing(entry)
+                if missing:
+                    reason = f"the manifest has it, the archive does not; {segment.path()} stays"
+                    raise ArchiveError(reason, url=missing[0])
+                end = segment.next_offset
+            if end is None:
+                return []
+            writer.settle_tail()
+            tier.save(end)
+            gone = writer.drop_local(end)
+            delay_s = writer.config.file_delete_delay_ms / 1000
+            self._context.deletions.add(self._context, writer.directory, gone, delay_s)
+            return gone
+
+    def drop_archived(self, writer: PartitionWriter, base_offsets: Collection[int]) -> None:
+        """Remove the archive's copies of segments that are local: it is turned off for this topic."""
+        tier = self._changeable(writer)
+        with tier.lock:
+            first = writer.local_segments()[0].base_offset
+            known = () if tier.manifest is None else tier.manifest.segments
+            entries = [
+                each for each in known if each.base_offset in base_offsets and each.base_offset >= first
+            ]
+            if entries:
+                with self._changing(writer, tier):
+                    tier.archive.remove(entries)
+
+    def expire(self, writer: PartitionWriter) -> None:
+        """Make the archive follow the log start offset: what lies below it goes, and does not come back.
+
+        Call it after the log start offset was made durable here, and before a deletion is acknowledged.
+        It claims nothing, so that a deletion waits for no upload: ClosedError says that the partition was
+        moved meanwhile, and its next writer is to be asked.
+        """
+        if self._partitions.registry.view(writer.topic, writer.partition) is not writer:
+            raise ClosedError(f"{writer.directory} is no longer open")
+        tier = self._tier(writer.topic, writer.partition)
+        if tier is None or (tier.manifest is None and not writer.config.remote_storage_enable):
+            return
+        tier.confirm()
+        manifest, start = tier.manifest, writer.log_start_offset
+        if manifest is None or not tier.mine:
+            return
+        if start > manifest.log_start_offset or _below(manifest, start):
+            with self._changing(writer, tier):
+                tier.archive.set_log_start(start)
+        elif tier.behind:
+            tier.save()
+
+    def rewrite(
+        self,
+        writer: PartitionWriter,
+        engine: Engine,
+        *,
+        wanted: Callable[[ArchivedSegment], bool] = lambda segment: True,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+    ) -> list[SegmentEntry]:
+        """Rewrite the segments that only the archive has: fetched, given to ``engine``, replaced there.
+
+        Local ones that were rewritten since they were archived take their old copies' place too. Returns the
+        entries that are new. Old objects are gone on return, or, after a crash, after the next sweep.
+        """
+        if self._tier(writer.topic, writer.partition) is None:
+            return []  # nothing of this partition was ever archived
+        tier = self._changeable(writer)
+        work = f"{self._work_dir}/{partition_dir(writer.topic, writer.partition)}"
+        done: list[SegmentEntry] = []
+        with tier.lock:
+            for segment in self.archived(writer):
+                entry = None if tier.manifest is None else tier.manifest.entry(segment.base_offset)
+                if entry is None or not wanted(segment):
+                    continue
+                if stop is not None and stop():
+                    return done
+                with self._changing(writer, tier):
+                    done += rewrite_archived(
+                        self._context, tier, entry, engine, work, _named(writer, progress)
+                    )
+            with suppress(StorageError, FileNotFoundError):
+                self._context.fs.remove_dir(self._work_dir)  # unless another partition is at work there
+            done += self.copy(writer, _outdated(writer, tier.manifest), progress=progress, stop=stop)
+        return done
+
+    def take_over(self, writer: PartitionWriter) -> None:
+        """Become the writer of an archive whose store is gone: this one was rebuilt from it, or is its copy.
+
+        ArchiveConflictError when the archive reaches past the end of this log: then it is another log's.
+        """
+        tier = self._tier(writer.topic, writer.partition)
+        found = None if tier is None else tier.archive.manifest(refresh=True)
+        if tier is None or found is None:
+            return
+        end = writer.end_offset()
+        if found.segments and found.next_offset > end:
+            reason = f"it reaches to offset {found.next_offset}, this log ends at {end}: not taken over"
+            raise ArchiveConflictError(reason, url=tier.archive.url, owner=found.owner)
+        with tier.lock, self._changing(writer, tier):
+            tier.archive.claim(take_over=True)
+
+    # -- the end of topics, and rubbish --------------------------------------------------------------
+
+    def begin_deletion(self, entry: TopicEntry) -> None:
+        """Before a topic's deletion is made durable: mark its archive, so that it does not come back."""
+        for archive in self._archives(entry):
+            archive.mark_deleted()
+
+    def finish_deletion(self, entry: TopicEntry) -> None:
+        """After it was: remove the topic's archive."""
+        for archive in self._archives(entry):
+            archive.delete_everything()
+            self.detach(archive.topic, archive.partition)
+
+    def _archives(self, entry: TopicEntry) -> list[PartitionArchive]:
+        tiers = (self._tier(entry.name, partition) for partition in range(entry.partitions))
+        found = [(tier.archive, tier.archive.manifest(refresh=True)) for tier in tiers if tier is not None]
+        return [
+            archive
+            for archive, manifest in found
+            if manifest is not None and manifest.owner == self.archive.store_id
+        ]
+
+    def sweep(self) -> list[str]:
+        """Remove what earlier lives left in the archive and in the work directory; URLs of what went.
+
+        What lies below a log start offset goes too. Uploads of segments that are still to be archived stay:
+        the next `copy` takes them up again.
+        """
+        remove_tree(self._context.fs, self._work_dir)
+        for writer in self._partitions.writers():
+            try:
+                self.expire(writer)
+            except ClosedError:
+                continue  # being moved or deleted: the next sweep looks again
+            except StratalogError as error:
+                self._context.warn(f"{writer.directory}: {error}")
+        return self.archive.sweep(self._to_keep)
+
+    def _to_keep(self, manifest: Manifest) -> Collection[int] | None:
+        entry = self._partitions.entries.get(manifest.topic)
+        if entry is None or entry.id != manifest.topic_id:
+            return None
+        view = self._partitions.registry.view(manifest.topic, manifest.partition)
+        if not isinstance(view, PartitionWriter) or not view.config.remote_storage_enable:
+            return ()
+        local = view.local_segments()[:-1]
+        return [segment.base_offset for segment in local if copy_of(manifest, segment) is None]
+
+    def close(self) -> None:
+        """End the archive's threads; the partitions must be closed before."""
+        self.archive.close()
+
+
+def _groups(writer: PartitionWriter, tier: Tier, base_offsets: Collection[int]) -> Iterator[list[Segment]]:
+    """What to upload, each time with one change of the manifest: up to where an archived one ends."""
+    local = writer.local_segments()[:-1]
+    last = max(base_offsets, default=-1)
+    at = 0
+    while at < len(local) and local[at].base_offset <= last:
+        segment, manifest = local[at], tier.manifest
+        at += 1
+        if copy_of(manifest, segment) is not None:
+            continue
+        group, end = [segment], segment.next_offset or 0
+        olds = _overlapping(manifest, segment.base_offset, end)
+        if not olds and segment.base_offset not in base_offsets:
+            continue
+        while olds and olds[-1].next_offset > end and at < len(local):
+            group.append(local[at])
+            end = local[at].next_offset or 0
+            at += 1
+            olds = _overlapping(manifest, segment.base_offset, end)
+        if olds and olds[-1].next_offset > end:
+            return  # the rest of what it replaces is not sealed yet
+        yield group
+
+
+def _overlapping(manifest: Manifest | None, start: int, end: int) -> tuple[SegmentEntry, ...]:
+    return () if manifest is None else manifest.overlapping(start, end)
+
+
+def _outdated(writer: PartitionWriter, manifest: Manifest | None) -> list[int]:
+    """Local segments of which the archive has an older state."""
+    return [
+        segment.base_offset
+        for segment in writer.local_segments()[:-1]
+        if copy_of(manifest, segment) is None
+        and _overlapping(manifest, segment.base_offset, segment.next_offset or 0)
+    ]
+
+
+def _below(manifest: Manifest, offset: int) -> bool:
+    return bool(manifest.segments) and manifest.segments[0].next_offset <= offset
+
+
+def _upload_of(segment: Segment) -> SegmentUpload:
+    assert segment.next_offset is not None
+    return SegmentUpload.collect(
+        segment.context.fs, segment.directory, segment.base_offset, segment.next_offset
+    )
+
+
+def _named(writer: PartitionWriter, progress: Progress | None) -> Callable[[int, int], None] | None:
+    if progress is None:
+        return None
+    name = f"{writer.topic}-{writer.partition}"
+    return lambda done, total: progress(name, done, total)
+
+
+__all__ = [
+    "ColdFollower",
+    "Engine",
+    "Tiering",
+    "local_start_offset",
+    "read_local_copy",
+]

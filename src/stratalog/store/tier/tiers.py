@@ -1,0 +1,278 @@
+"""What this machine knows of the archive of one partition, and how readers get to see it.
+
+The copy of the manifest in the partition's directory, `stratalog.archive`, is what a store opens and lists
+with, without asking anybody. Before the first byte is read from the archive, and before anything there is
+changed, the archive's own manifest is asked for: a crash may have left the copy behind it, and what was
+erased or deleted in between must not be read.
+
+Crash policy: the copy is replaced atomically, after the archive's manifest and before any local file goes.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from stratalog import locks
+from stratalog.archive import About, Archive, Manifest, PartitionArchive, SegmentEntry
+from stratalog.archive.manifest import LocalCopy, pack_local, parse_local
+from stratalog.errors import ArchiveError, ClosedError, CorruptionError, FormatError, StorageError
+from stratalog.format.keyindex import KeyIndexReader
+from stratalog.fs import FileSystem
+from stratalog.log.context import LogContext
+from stratalog.log.names import ARCHIVE, KEYINDEX
+from stratalog.log.read.archived_segment import ArchivedSegment
+from stratalog.log.read.epochs import read_epochs
+from stratalog.log.segment.segment import Segment
+
+
+def read_local_copy(fs: FileSystem, directory: str) -> LocalCopy | None:
+    """`stratalog.archive` of a partition; None when there is none. CorruptionError when it is damaged."""
+    path = f"{directory}/{ARCHIVE}"
+    try:
+        return parse_local(fs.read_file(path), path)
+    except FileNotFoundError:
+        return None
+
+
+def local_start_offset(fs: FileSystem, directory: str) -> int:
+    """From where on a partition's log lies here; what is left of files below it is to be removed."""
+    try:
+        copy = read_local_copy(fs, directory)
+    except FormatError:
+        return 0  # then nothing is removed; whoever attaches the archive says that the copy is damaged
+    return 0 if copy is None else copy.local_start_offset
+
+
+class Tier:
+    """One partition's archive as this process sees it. Thread-safe."""
+
+    def __init__(
+        self, context: LogContext, directory: str, topic: str, partition: int, archive: PartitionArchive
+    ) -> None:
+        self.archive = archive
+        self.directory = directory
+        self.lock = locks.rlock("tier")
+        """Held by whoever changes the archive, for as long as that takes."""
+        self.manifest: Manifest | None = None
+        self.local_start_offset = 0
+        self.closed = False
+        """True when the partition is being moved, or was: another tier takes over."""
+        self._context = context
+        self._topic = topic
+        self._partition = partition
+        self._mutex = locks.lock("tier.manifest")
+        self._saving = locks.lock("tier.copy")
+        self._confirmed = False
+        self._saved: Manifest | None = None
+        self._segments: dict[str, ArchivedSegment] = {}
+        self._cold: tuple[Manifest | None, int, tuple[ArchivedSegment, ...]] = (None, 0, ())
+        self.changed: Callable[[], None] = lambda: None
+        """Called when the archive turns out to be ahead of the copy."""
+
+    def load(self) -> None:
+        """Take what the local copy says; the archive counts from the first use on."""
+        try:
+            copy = read_local_copy(self._context.fs, self.directory)
+        except FormatError as error:
+            self._context.warn(f"{error}; the archive is asked instead")
+            self.manifest, self.local_start_offset, self._confirmed = None, 0, False
+            try:
+                self.confirm()
+            except ArchiveError as unreachable:
+                self._context.warn(f"{self.directory}: what is archived is not known: {unreachable}")
+            return
+        if copy is not None:
+            self.manifest, self.local_start_offset = copy
+            self._saved, self._confirmed = self.manifest, False
+
+    def save(self, local_start: int = 0) -> None:
+        """Write the local copy; from then on what ends at or below ``local_start`` is no longer local."""
+        with self._saving:
+            if self.closed:
+                raise ClosedError(f"{self.directory} is no longer open")
+            if self.manifest is not None:
+                start = max(self.local_start_offset, local_start)
+                manifest = self.manifest
+                data = pack_local(LocalCopy(manifest, start))
+                self._context.fs.write_atomic(f"{self.directory}/{ARCHIVE}", data)
+                self._saved, self.local_start_offset = manifest, start
+
+    @property
+    def behind(self) -> bool:
+        """True when the archive is known to be ahead of the copy."""
+        return self.manifest is not self._saved and self.manifest != self._saved
+
+    def close(self) -> None:
+        """Write nothing more to the partition's directory; waits for a copy that is being written."""
+        with self._saving:
+            self.closed = True
+
+    def confirm(self) -> None:
+        """Ask the archive, once. ArchiveError when it lost what only it should have."""
+        if self._confirmed:
+            return
+        with self._mutex:
+            if self._confirmed:
+                return
+            found = self.archive.manifest(refresh=True)
+            if found is not None and self.manifest is None and found.owner != self.archive.store_id:
+                found = None  # another store's, which a copy of it must not lean on
+            missing = _lost(self.manifest, self.local_start_offset, found)
+            if missing is not None:
+                raise ArchiveError(
+                    f"offset {missing} should be in this archive and is not; was log.archive.url changed?",
+                    url=self.archive.url,
+                )
+            ahead = found != self.manifest
+            self.manifest, self._confirmed = found, True
+        if ahead:
+            self.changed()
+
+    def doubt(self) -> None:
+        """What is known may be out of date: a change failed half-way, or an object is gone."""
+        self._confirmed = False
+
+    @property
+    def mine(self) -> bool:
+        """Whether this store is the one that writes the archive, as far as is known."""
+        return self.manifest is not None and self.manifest.owner == self.archive.store_id
+
+    def committed(self) -> None:
+        """The archive's manifest was changed by this process: keep a copy."""
+        self.manifest = self.archive.manifest()
+        self.save()
+
+    def describe(self, partitions: int, overrides: dict[str, str]) -> None:
+        """What the archive's manifests say of the topic from now on."""
+        epochs: list[tuple[int, int]] = []
+        with suppress(CorruptionError):  # a rebuilt partition begins with epoch 0, as one without the file
+            epochs = read_epochs(self._context.fs, self.directory)
+        self.archive.describe(About(partitions, overrides, tuple(epochs) or ((0, 0),)))
+
+    def cold(self, log_start_offset: int) -> tuple[ArchivedSegment, ...]:
+        """Every archived segment that reaches past ``log_start_offset``, the same objects while they last."""
+        with self._mutex:
+            manifest = self.manifest
+            if manifest is None:
+                return ()
+            start = max(log_start_offset, manifest.log_start_offset)
+            if self._cold[0] is not manifest or self._cold[1] != start:
+                found: dict[str, ArchivedSegment] = {}
+                for entry in manifest.segments:
+                    if entry.next_offset > start:
+                        found[entry.name] = self._segments.get(entry.name) or self._segment(entry)
+                self._segments = found
+                self._cold = (manifest, start, tuple(found.values()))
+            return self._cold[2]
+
+    def _segment(self, entry: SegmentEntry) -> ArchivedSegment:
+        source = self.archive.open_segment(entry, self._check, self._listed)
+        return ArchivedSegment(self._context, self.directory, self._topic, self._partition, source)
+
+    def _listed(self, entry: SegmentEntry) -> bool:
+        """After an object was found missing; the next read asks the archive before anything else."""
+        listed = self.archive.is_listed(entry)
+        if not listed:
+            self.doubt()
+        return listed
+
+    def _check(self, entry: SegmentEntry) -> None:
+        """Before a read: the copy's word is not enough."""
+        if self._confirmed:
+            return
+        self.confirm()
+        manifest = self.manifest
+        if manifest is None or all(each.name != entry.name for each in manifest.segments):
+            raise FileNotFoundError(f"{self.archive.url}: segment {entry.base_offset} was replaced")
+
+
+class ColdFollower:
+    """The archived segments of a partition that another process writes, as its local copy tells them."""
+
+    def __init__(
+        self,
+        context: LogContext,
+        directory: str,
+        topic: str,
+        topic_id: uuid.UUID,
+        partition: int,
+        archive: Archive,
+    ) -> None:
+        self._tier = Tier(context, directory, topic, partition, archive.partition(topic, topic_id, partition))
+        self._context = context
+        self._seen: tuple[int, ...] = ()
+
+    def segments(self) -> tuple[Segment, ...]:
+        """What the archive has; one stat while nothing changed."""
+        try:
+            stat = self._context.fs.stat(f"{self._tier.directory}/{ARCHIVE}")
+        except FileNotFoundError:
+            return ()
+        seen = (stat.mtime_ns, stat.inode, stat.size)
+        if seen != self._seen:
+            self._tier.load()
+            self._seen = seen
+        return self._tier.cold(0)
+
+
+def copy_of(manifest: Manifest | None, segment: Segment) -> SegmentEntry | None:
+    """The entry that is a copy of this local segment, as it is now."""
+    entry = None if manifest is None else manifest.entry(segment.base_offset)
+    if entry is None or entry.next_offset != segment.next_offset or entry.size_bytes != segment.size:
+        return None
+    try:
+        seal = segment.seal
+    except (CorruptionError, StorageError):
+        return None
+    if seal is None:
+        return entry if entry.object("seal") is None else None
+    return entry if entry.same_log(segment.size, seal.crc) else None
+
+
+def keys_in(
+    context: LogContext,
+    segments: Sequence[ArchivedSegment],
+    keys: Iterable[bytes],
+    hash_of: Callable[[bytes], int],
+) -> set[bytes]:
+    """Which of ``keys`` archived segments may hold, by their key indexes; all, where one cannot tell."""
+    wanted = set(keys)
+    left = sorted((hash_of(key), key) for key in wanted)
+    found: set[bytes] = set()
+    for segment in segments:
+        try:
+            here = _held(segment, left)
+        except (ArchiveError, FormatError, FileNotFoundError) as error:
+            context.warn(f"{segment.path(KEYINDEX)}: {error}; every key may be there")
+            here = None
+        if here is None:
+            return wanted
+        found |= here
+        left = [pair for pair in left if pair[1] not in here]
+    return found
+
+
+def _held(segment: ArchivedSegment, keys: Sequence[tuple[int, bytes]]) -> set[bytes] | None:
+    """The keys whose hash is in a segment's key index; None when it has none to go by."""
+    if not segment.has(KEYINDEX):
+        return None
+    with segment.open_keyindex() as file:
+        reader = KeyIndexReader(file.pread, file.size())
+        if not reader.matches(segment.size, segment.source.crc):
+            return None
+        return {key for digest, key in keys if next(reader.newest_first(digest), None) is not None}
+
+
+def _lost(known: Manifest | None, local_start: int, found: Manifest | None) -> int | None:
+    """The first offset that only the archive should have, by the local copy, and does not."""
+    if known is None:
+        return None
+    start = max(known.log_start_offset, found.log_start_offset if found is not None else 0)
+    cold = [each for each in known.segments if start < each.next_offset <= local_start]
+    at = max(start, cold[0].base_offset) if cold else local_start
+    for each in () if found is None else found.segments:
+        if each.base_offset <= at:
+            at = max(at, each.next_offset)
+    return at if at < local_start else None
