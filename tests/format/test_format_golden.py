@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.format import checkpoints, metadata, producer_snapshot, txn_index
-from stratalog.format.offset_index import OffsetIndex
-from stratalog.format.time_index import TimeIndex
+from stratalog.format.indexes import OffsetIndex, TimeIndex
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-4.3.1"
 DUMPS = GOLDEN / "dump"

@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.errors import CorruptionError, InvalidArgumentError
-from stratalog.format.layout import RisingCheck
-from stratalog.format.offset_index import OffsetIndex
-from stratalog.format.time_index import TimeIndex
+from stratalog.format.indexes import OffsetIndex, RisingCheck, TimeIndex
 
 BASE = 1_000_000_000_000
 INT32 = (1 << 31) - 1

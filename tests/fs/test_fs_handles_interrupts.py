@@ -46,12 +46,7 @@ def forget(cache: HandleCache) -> None:
     cache.forget(PATHS[1])
 
 
-def reserve(cache: HandleCache) -> None:
-    cache.reserve()
-    cache.unreserve()
-
-
-STEPS = (acquire_an_idle_file, acquire_with_eviction, acquire_for_writing, release, forget, reserve)
+STEPS = (acquire_an_idle_file, acquire_with_eviction, acquire_for_writing, release, forget)
 
 
 def trial(step: Callable[[HandleCache], None], interrupter: Interrupter) -> None:
@@ -73,10 +68,10 @@ def trial(step: Callable[[HandleCache], None], interrupter: Interrupter) -> None
         for path in PATHS:
             cache.forget(path)
     stats = cache.stats()
-    # At worst the file of the cut call stays pinned, and a reservation may be left.
+    # At worst the file of the cut call stays pinned.
     assert stats.pinned <= 1
     assert stats.open <= LIMIT
-    held = [cache.acquire(path) for path in PATHS[: LIMIT - stats.pinned - stats.reserved]]
+    held = [cache.acquire(path) for path in PATHS[: LIMIT - stats.pinned]]
     assert cache.stats().over_limit == stats.over_limit, "a place is lost"
     for file in held:
         cache.release(file)

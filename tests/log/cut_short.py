@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from stratalog.fs import FileSystem
-from stratalog.fs.composed import ComposedOperations
-from stratalog.fs.contract import File, FileStat, Mode
+from stratalog.fs.contract import ComposedOperations, File, FileStat, Mode
 
 When = Literal["before", "half", "after"]
 

@@ -26,7 +26,7 @@ from typing import Any
 import stratalog
 
 SOURCE = stratalog.__file__.rpartition("/")[0]
-AS_IF_COMPILED = ("/fs/memory.py", "/fs/nodes.py", "/testing/")
+AS_IF_COMPILED = ("/fs/memory.py", "/testing/")
 MAKES_AN_OBJECT = "BUILD_LIST BUILD_MAP BUILD_SET BUILD_STRING BUILD_TUPLE BINARY_OP FORMAT_VALUE"
 ALLOCATES = tuple(dis.opmap[name] for name in MAKES_AN_OBJECT.split() if name in dis.opmap)
 WAITS = ("acquire", "wait", "sleep")

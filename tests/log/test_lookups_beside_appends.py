@@ -13,8 +13,7 @@ import pytest
 
 import stratalog
 from stratalog import Record
-from stratalog.format.offset_index import OffsetIndex
-from stratalog.format.time_index import TimeIndex
+from stratalog.format.indexes import OffsetIndex, TimeIndex
 from stratalog.fs import FailingFileSystem, MemoryFileSystem
 from stratalog.log.write.active_keys import ActiveKeyIndex
 from stratalog.store.topic import Topic

@@ -8,8 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from stratalog.fs import FileSystem
-from stratalog.fs.composed import ComposedOperations
-from stratalog.fs.contract import File, FileStat, Mode
+from stratalog.fs.contract import ComposedOperations, File, FileStat, Mode
 
 PATIENCE_S = 10.0
 BLOCKED_S = 0.1

@@ -16,6 +16,7 @@ from stratalog import errors
 from stratalog.errors import StratalogError
 from stratalog.format import journal as journals
 from stratalog.fs import RealFileSystem
+from stratalog.kernel import crc32c
 from stratalog.store.journal import staging
 from stratalog.store.journal.journal import Committed
 from stratalog.testing import ManualClock, MemoryFileSystem
@@ -242,7 +243,7 @@ def test_journals_that_are_none_are_told_apart(data: bytes) -> None:
     with pytest.raises(errors.FormatError):
         journals.parse(data)
     with pytest.raises(errors.FormatError):
-        journals.parse(data + journals._crc_line(data))
+        journals.parse(data + f"crc32c: {crc32c(data):08x}\n".encode())
 
 
 def test_files_out_of_json_are_checked() -> None:

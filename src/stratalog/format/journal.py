@@ -1,7 +1,7 @@
 """The journal of staged commits: `stratalog.journal` in the root of every log directory.
 
 What lives here: which staged commits are decided and not yet wholly in the log (``pending``), and which
-were, so that one that comes again is known. JSON, with a CRC line behind it as in `stratalog.settings`:
+were, so that one that comes again is known. JSON with a CRC line (`checked_json`):
 
     {"version": 1, "generation": 7, "producer": 6917529027641081857,
      "streams": {"<query id>": [12, 1700000000000]},
@@ -20,20 +20,17 @@ Written beside and renamed: a crash leaves the old one or the new one. The highe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from stratalog.errors import CorruptionError, UnsupportedFormat
-from stratalog.kernel import crc32c
+from stratalog.format import checked_json
 
 FILE_NAME = "stratalog.journal"
 VERSION = 1
 MAX_STREAMS = 1000
 MAX_JOBS = 100
-_CRC_LINE = b"crc32c: "
-_CRC_LINE_SIZE = len(_CRC_LINE) + 8 + 1
 
 _T = TypeVar("_T")
 
@@ -139,25 +136,11 @@ def pack(journal: Journal) -> bytes:
             for entry in journal.pending
         ],
     }
-    body = json.dumps(content).encode() + b"\n"
-    return body + _crc_line(body)
-
-
-def _crc_line(body: bytes) -> bytes:
-    return _CRC_LINE + f"{crc32c(body):08x}\n".encode()
+    return checked_json.pack(content)
 
 
 def parse(data: bytes | bytearray | memoryview) -> Journal:
-    raw = bytes(data)
-    body, line = raw[:-_CRC_LINE_SIZE], raw[-_CRC_LINE_SIZE:]
-    if line != _crc_line(body):
-        raise CorruptionError("journal: the CRC line is missing or does not match", position=len(body))
-    try:
-        root = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise CorruptionError(f"journal: not JSON: {error}", position=0) from None
-    if not isinstance(root, dict):
-        raise CorruptionError("journal: not an object", position=0)
+    root: dict[str, Any] = checked_json.parse(data, "journal")
     if root.get("version") != VERSION:
         raise UnsupportedFormat(f"journal of version {root.get('version')!r}")
     try:

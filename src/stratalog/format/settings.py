@@ -24,8 +24,8 @@ that no directory holds is missing. Version 1 has none of the three.
 While a topic is being deleted there is also ``"deleting": [its id]``: what a crash leaves of its directories
 is known by it and goes at the next start.
 
-The CRC-32C covers every byte before its own line, in lower-case hexadecimal. Every log directory has a
-copy; the highest generation wins, and the others are written anew from it.
+The last line is described in `checked_json`. Every log directory has a copy; the highest generation wins,
+and the others are written anew from it.
 
 The file is written beside and renamed: a crash leaves the old one or the new one, and in a store of
 several directories perhaps the new one in some of them only.
@@ -33,19 +33,16 @@ several directories perhaps the new one in some of them only.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from stratalog.errors import CorruptionError, UnsupportedFormat
+from stratalog.format import checked_json
 from stratalog.format.metadata import id_to_text, text_to_id
-from stratalog.kernel import crc32c
 
 FILE_NAME = "stratalog.settings"
 VERSION = 2
-_CRC_LINE = b"crc32c: "
-_CRC_LINE_SIZE = len(_CRC_LINE) + 8 + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +77,7 @@ def pack(settings: Settings) -> bytes:
     }
     if settings.deleting:
         content["deleting"] = [id_to_text(topic_id) for topic_id in settings.deleting]
-    body = json.dumps(content, indent=2).encode() + b"\n"
-    return body + _crc_line(body)
+    return checked_json.pack(content, indent=2)
 
 
 def _pack_topic(topic: TopicSettings) -> dict[str, object]:
@@ -95,24 +91,8 @@ def _pack_topic(topic: TopicSettings) -> dict[str, object]:
     return packed
 
 
-def _crc_line(body: bytes) -> bytes:
-    return _CRC_LINE + f"{crc32c(body):08x}\n".encode()
-
-
 def parse(data: bytes | bytearray | memoryview) -> Settings:
-    raw = bytes(data)
-    body, line = raw[:-_CRC_LINE_SIZE], raw[-_CRC_LINE_SIZE:]
-    if not line.startswith(_CRC_LINE):
-        raise CorruptionError("settings: no CRC line at the end", position=max(0, len(body)))
-    if line != _crc_line(body):
-        raise CorruptionError(
-            "settings: the CRC does not match; was the file edited by hand?", position=len(body)
-        )
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise CorruptionError(f"settings: not JSON: {error}", position=0) from None
-    root = _object(content, "settings")
+    root = checked_json.parse(data, "settings")
     version = root.pop("version", None)
     if version not in (1, VERSION) or isinstance(version, bool):
         raise UnsupportedFormat(f"settings of version {version!r}")

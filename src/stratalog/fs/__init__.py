@@ -18,8 +18,7 @@ from stratalog.fs.contract import (
 from stratalog.fs.failing import FailingFileSystem, Fault
 from stratalog.fs.handles import HandleCache, HandleStats, default_limit
 from stratalog.fs.lock import DirectoryLock
-from stratalog.fs.memory import MemoryFileSystem, SimulatedCrash
-from stratalog.fs.nodes import SurvivorMode
+from stratalog.fs.memory import MemoryFileSystem, SimulatedCrash, SurvivorMode
 from stratalog.fs.real import RealFile, RealFileSystem
 
 __all__ = [

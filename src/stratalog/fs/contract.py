@@ -22,11 +22,13 @@ inside one of its methods is forbidden, because its descriptor may by then belon
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import posixpath
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from stratalog.errors import DiskFullError, StorageError, SyncFailedError
 
@@ -213,6 +215,65 @@ class FileSystem(Protocol):
 
         ``{}`` or only ``pid`` when the holder says nothing (a Java broker does not).
         """
+
+
+class OpenFile:
+    """Close a file at the end of a ``with`` block: the same for every `File`."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self: File, *_: object) -> None:
+        self.close()
+
+
+class ComposedOperations:
+    """Operations made of other operations of the same `FileSystem`.
+
+    Each single step is a place to crash in the filesystem in memory, and a step to fail in the failing one.
+    """
+
+    def exists(self: FileSystem, path: str) -> bool:
+        try:
+            self.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def read_file(self: FileSystem, path: str, limit: int = READ_FILE_LIMIT_BYTES) -> bytes:
+        with self.open(path) as file:
+            # A huge file is refused by its size, before it is read. It may also grow during the read.
+            size = file.size()
+            if size > limit:
+                raise StorageError(f"{path}: {size} bytes where at most {limit} were expected")
+            data = file.pread(size, 0)
+            while more := file.pread(min(limit + 1 - len(data), 65536), len(data)):
+                data += more
+                if len(data) > limit:
+                    raise StorageError(f"{path}: grew past {limit} bytes while it was read")
+            return data
+
+    def write_file(self: FileSystem, path: str, data: Buffer, *, sync: bool) -> None:
+        with self.open(path, "a") as file:
+            file.pwrite(data, 0)
+            if file.size() != len(data):
+                file.truncate(len(data))
+            if sync:
+                file.sync()
+
+    def write_atomic(self: FileSystem, path: str, data: Buffer) -> None:
+        temporary = path + ".tmp"
+        try:
+            self.write_file(temporary, data, sync=True)
+            self.rename(temporary, path)
+        except (StorageError, OSError):
+            # A full disk must not keep the half-written copy; if even this fails, the next write reuses it.
+            with contextlib.suppress(StorageError, OSError):
+                self.remove(temporary)
+            raise
+        self.sync_dir(posixpath.dirname(path) or ".")
 
 
 def storage_error(error: OSError, path: str, action: str) -> Exception:

@@ -14,18 +14,18 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from types import TracebackType
 
 from stratalog.errors import InvalidArgumentError, SyncFailedError
-from stratalog.fs.composed import ComposedOperations
 from stratalog.fs.contract import (
     Buffer,
+    ComposedOperations,
     File,
     FileStat,
     FileSystem,
     Lock,
     LockInfo,
     Mode,
+    OpenFile,
     os_error,
     storage_error,
 )
@@ -69,7 +69,7 @@ class Fault:
         return any(fnmatchcase(path, self.path) for path in paths)
 
 
-class FailingFile:
+class FailingFile(OpenFile):
     """A file whose calls may fail; see ``contract.File``."""
 
     __slots__ = ("__weakref__", "_file", "_fs", "_inode", "path")
@@ -116,14 +116,6 @@ class FailingFile:
 
     def close(self) -> None:
         self._file.close()
-
-    def __enter__(self) -> FailingFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class FailingFileSystem(ComposedOperations):

@@ -46,7 +46,6 @@ class HandleStats(NamedTuple):
     limit: int
     open: int
     pinned: int
-    reserved: int
     hits: int
     misses: int
     evictions: int
@@ -80,8 +79,7 @@ class HandleCache:
         self._by_path: dict[str, _Entry] = {}
         self._by_file: dict[File, _Entry] = {}
         self._idle: OrderedDict[_Entry, None] = OrderedDict()  # used by nobody, least recently used first
-        self._places: set[object] = set()  # taken for opens and reservations under way
-        self._reserved = 0
+        self._places: set[object] = set()  # taken for opens under way
         self._forgets = 0
         self._closed = False
         self._hits = self._misses = self._evictions = self._over_limit = 0
@@ -106,7 +104,9 @@ class HandleCache:
                 if self._closed:
                     raise ClosedError(f"{path}: the file handles are closed")
                 forgets = self._forgets
-            with self._place() as place:
+            place = object()
+            try:
+                self._make_room(place)
                 file = self._open(path, mode)
                 with self._mutex:
                     # After a forget the name may mean another file: look again (what "x" created is ours).
@@ -115,6 +115,8 @@ class HandleCache:
                         self._enter(file, path, mode)
                         self._places.discard(place)
                         return file
+            finally:
+                self._places.discard(place)
             file.close()
 
     def release(self, file: File) -> None:
@@ -123,7 +125,7 @@ class HandleCache:
             entry = self._by_file.get(file)
             if entry is None or entry.pins == 0:
                 raise InvalidArgumentError(f"{file.path}: released more often than acquired")
-            taken = len(self._by_file) + len(self._places) + self._reserved  # `_taken`, without the call
+            taken = len(self._by_file) + len(self._places)
             keep = entry.cached and not self._closed and taken <= self.limit
             if entry.pins == 1 and keep:
                 self._idle[entry] = None
@@ -163,19 +165,6 @@ class HandleCache:
         for path in paths:
             self.forget(path)
 
-    def reserve(self) -> None:
-        """Count a descriptor held elsewhere (a map) against the limit, making room for it."""
-        with self._place() as place, self._mutex:
-            self._reserved += 1
-            self._places.discard(place)
-
-    def unreserve(self) -> None:
-        """Take back one :meth:`reserve`."""
-        with self._mutex:
-            if self._reserved == 0:
-                raise InvalidArgumentError("unreserved more often than reserved")
-            self._reserved -= 1
-
     def paths(self) -> list[str]:
         """Return the names under which files are kept open."""
         with self._mutex:
@@ -188,7 +177,6 @@ class HandleCache:
                 self.limit,
                 len(self._by_file),
                 sum(entry.pins > 0 for entry in self._by_file.values()),
-                self._reserved,
                 self._hits,
                 self._misses,
                 self._evictions,
@@ -230,27 +218,13 @@ class HandleCache:
         self._by_file.pop(entry.file, None)
         self._idle.pop(entry, None)
 
-    def _taken(self) -> int:
-        """What counts against the limit: open files, opens under way and reservations."""
-        return len(self._by_file) + len(self._places) + self._reserved
-
-    @contextlib.contextmanager
-    def _place(self) -> Iterator[object]:
-        """Take a place for a file and give it up at the end, unless the block turned it into an entry."""
-        place = object()
-        try:
-            self._make_room(place)
-            yield place
-        finally:
-            self._places.discard(place)
-
     def _make_room(self, place: object) -> None:
         """Take a place: a free one, that of the file idle longest, or one that ``on_pressure`` frees."""
         calls_left = _PRESSURE_CALLS
         while True:
             victim: _Entry | None = None
             with self._mutex:
-                if self._taken() < self.limit:
+                if len(self._by_file) + len(self._places) < self.limit:
                     self._places.add(place)
                     return
                 if self._idle:

@@ -14,12 +14,23 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import cache
-from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 from stratalog.errors import StorageError, SyncFailedError
-from stratalog.fs.composed import ComposedOperations
-from stratalog.fs.contract import Buffer, FileStat, LockInfo, Mode, os_error, storage_error
+from stratalog.fs.contract import (
+    Buffer,
+    ComposedOperations,
+    FileStat,
+    LockInfo,
+    Mode,
+    OpenFile,
+    os_error,
+    storage_error,
+)
 from stratalog.fs.lock import DirectoryLock, holder
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _pread = os.pread
 _pwrite = os.pwrite
@@ -54,7 +65,7 @@ def _fallocate() -> Callable[[int, int, int, int], int] | None:
     return call
 
 
-class RealFile:
+class RealFile(OpenFile):
     """A descriptor and its path; see ``contract.File``."""
 
     __slots__ = ("__weakref__", "_broken", "_fd", "_sync_lock", "path")
@@ -147,14 +158,6 @@ class RealFile:
             return StorageError(f"{self.path}: cannot {action}: the file is closed")
         return storage_error(error, self.path, action)
 
-    def __enter__(self) -> RealFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
             self.close()
@@ -185,57 +188,33 @@ class RealFileSystem(ComposedOperations):
         return file
 
     def list_dir(self, path: str) -> list[str]:
-        try:
-            return sorted(os.listdir(path))
-        except OSError as error:
-            raise storage_error(error, path, "list") from error
+        return sorted(_call(path, "list", os.listdir, path))
 
     def stat(self, path: str) -> FileStat:
-        try:
-            found = os.stat(path)
-        except OSError as error:
-            raise storage_error(error, path, "stat") from error
+        found = _call(path, "stat", os.stat, path)
         is_dir = stat_bits.S_ISDIR(found.st_mode)
         return FileStat(found.st_size, found.st_mtime_ns, is_dir, found.st_ino, found.st_ctime_ns)
 
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        try:
-            os.utime(path, ns=(mtime_ns, mtime_ns))
-        except OSError as error:
-            raise storage_error(error, path, "set the time of") from error
+        _call(path, "set the time of", os.utime, path, ns=(mtime_ns, mtime_ns))
 
     def make_dir(self, path: str) -> None:
-        try:
-            os.makedirs(path, exist_ok=True)
-        except OSError as error:
-            raise storage_error(error, path, "create directory") from error
+        _call(path, "create directory", os.makedirs, path, exist_ok=True)
 
     def rename(self, src: str, dst: str) -> None:
         self._pardon(dst)
-        try:
-            os.replace(src, dst)
-        except OSError as error:
-            raise storage_error(error, src, f"rename to {dst}") from error
+        _call(src, f"rename to {dst}", os.replace, src, dst)
 
     def link(self, src: str, dst: str) -> None:
-        try:
-            os.link(src, dst)
-        except OSError as error:
-            raise storage_error(error, src, f"link as {dst}") from error
+        _call(src, f"link as {dst}", os.link, src, dst)
 
     def remove(self, path: str) -> None:
         self._pardon(path)
-        try:
-            os.unlink(path)
-        except OSError as error:
-            raise storage_error(error, path, "remove") from error
+        _call(path, "remove", os.unlink, path)
 
     def remove_dir(self, path: str) -> None:
         self._pardon(path)
-        try:
-            os.rmdir(path)
-        except OSError as error:
-            raise storage_error(error, path, "remove directory") from error
+        _call(path, "remove directory", os.rmdir, path)
 
     def remove_tree(self, path: str) -> None:
         try:
@@ -254,10 +233,7 @@ class RealFileSystem(ComposedOperations):
         self.remove_dir(path)
 
     def sync_dir(self, path: str) -> None:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise storage_error(error, path, "open directory") from error
+        fd = _call(path, "open directory", os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if self._broken:
                 _refuse_broken(self._broken, fd, path)
@@ -268,10 +244,7 @@ class RealFileSystem(ComposedOperations):
             os.close(fd)
 
     def free_bytes(self, path: str) -> int:
-        try:
-            found = os.statvfs(path)
-        except OSError as error:
-            raise storage_error(error, path, "ask for free space") from error
+        found = _call(path, "ask for free space", os.statvfs, path)
         return found.f_bavail * found.f_frsize
 
     def lock(self, path: str, info: Mapping[str, object]) -> DirectoryLock:
@@ -289,6 +262,14 @@ class RealFileSystem(ComposedOperations):
                 return
             if found.st_nlink <= 1 or stat_bits.S_ISDIR(found.st_mode):
                 self._broken.pop((found.st_dev, found.st_ino), None)
+
+
+def _call(path: str, action: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call the system; an OSError becomes the error of the contract, with ``path`` and ``action``."""
+    try:
+        return call(*args, **kwargs)
+    except OSError as error:
+        raise storage_error(error, path, action) from error
 
 
 def _refuse_broken(broken: _Broken, fd: int, path: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from stratalog.errors import CorruptionError, FormatError
 from stratalog.format import batch as batches
 from stratalog.format.batch import HEADER_SIZE, Stop
-from stratalog.format.offset_index import OffsetIndex
+from stratalog.format.indexes import OffsetIndex
 from stratalog.fs import File
 from stratalog.log.segment.segment import Segment
 

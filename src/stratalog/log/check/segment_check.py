@@ -17,13 +17,10 @@ from stratalog.errors import ArchiveError, CorruptionError, FormatError
 from stratalog.format import batch as batches
 from stratalog.format import keyindex
 from stratalog.format.batch import Scan, Stop
+from stratalog.format.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from stratalog.format.metadata import CLEAN_SHUTDOWN
-from stratalog.format.offset_index import ENTRY_SIZE as INDEX_ENTRY
-from stratalog.format.offset_index import OffsetIndex
 from stratalog.format.seal import Seal
 from stratalog.format.seal import parse as parse_seal
-from stratalog.format.time_index import ENTRY_SIZE as TIME_ENTRY
-from stratalog.format.time_index import TimeIndex
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import File
 from stratalog.log.check.damage import UNKNOWN, Damage, derived_damage, reason_of
@@ -138,11 +135,15 @@ class _SegmentCheck:
         out.unsupported = out.unsupported and not self.batches
         self._judge_seal(facts, bad_blocks)
         if index is not None and index.reason:
-            self._wrong("index", index.reason, index.at * INDEX_ENTRY, (index.at + 1) * INDEX_ENTRY)
+            self._wrong(
+                "index", index.reason, index.at * OFFSET_ENTRY_SIZE, (index.at + 1) * OFFSET_ENTRY_SIZE
+            )
         if times is not None:
             times.finish(whole=out.intact)
             if times.reason:
-                self._wrong("timeindex", times.reason, times.at * TIME_ENTRY, (times.at + 1) * TIME_ENTRY)
+                self._wrong(
+                    "timeindex", times.reason, times.at * TIME_ENTRY_SIZE, (times.at + 1) * TIME_ENTRY_SIZE
+                )
         if keys is not None and data is not None:
             self._judge_keys(keys, data)
         if not out.at_rest:

@@ -14,9 +14,8 @@ from stratalog.errors import ArchiveError, CorruptionError, FormatError
 from stratalog.format import batch as batches
 from stratalog.format.batch import Scan
 from stratalog.format.batch.header_scan import WIDTH
-from stratalog.format.offset_index import OffsetIndex
+from stratalog.format.indexes import OffsetIndex, TimeIndex
 from stratalog.format.seal import Seal
-from stratalog.format.time_index import TimeIndex
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.format.txn_index import parse as parse_txn_index
 from stratalog.log.check.damage import Damage, derived_damage, reason_of

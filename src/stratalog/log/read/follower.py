@@ -21,12 +21,11 @@ from stratalog.errors import CorruptionError, FormatError
 from stratalog.format import checkpoints
 from stratalog.format.batch import HEADER_SIZE, peek
 from stratalog.format.identity import NO_TOPIC_ID, PartitionId
+from stratalog.format.indexes import OffsetIndex, TimeIndex
 from stratalog.format.metadata import CLEAN_SHUTDOWN
-from stratalog.format.offset_index import OffsetIndex
 from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.seal import Seal
 from stratalog.format.tail import Tail
-from stratalog.format.time_index import TimeIndex
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import FileStat
 from stratalog.log.context import LogContext

@@ -19,10 +19,9 @@ from stratalog import kernel
 from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError, UnsupportedFormat
 from stratalog.format import batch as batches
 from stratalog.format.identity import PartitionId
-from stratalog.format.offset_index import OffsetIndex
+from stratalog.format.indexes import OffsetIndex, TimeIndex
 from stratalog.format.seal import Seal
 from stratalog.format.seal import parse as parse_seal
-from stratalog.format.time_index import TimeIndex
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.format.txn_index import parse as parse_txn_index
 from stratalog.fs import File

@@ -19,9 +19,8 @@ from stratalog.format import keyindex, txn_index
 from stratalog.format import seal as seals
 from stratalog.format.batch import Scan
 from stratalog.format.identity import UNKNOWN_PARTITION, PartitionId
-from stratalog.format.offset_index import OffsetIndex
+from stratalog.format.indexes import OffsetIndex, TimeIndex
 from stratalog.format.seal import Seal, SealBuilder
-from stratalog.format.time_index import TimeIndex
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.names import SEGMENT_KINDS
 from stratalog.log.segment.scanning import scan_file

@@ -20,9 +20,8 @@ from stratalog.format import batch as batches
 from stratalog.format import keyindex, txn_index
 from stratalog.format import seal as seals
 from stratalog.format.identity import PartitionId
-from stratalog.format.offset_index import OffsetIndex
+from stratalog.format.indexes import OffsetIndex, TimeIndex
 from stratalog.format.seal import Seal, SealBuilder
-from stratalog.format.time_index import TimeIndex
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import File
 from stratalog.kernel import Ledger
