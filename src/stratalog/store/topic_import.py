@@ -183,7 +183,7 @@ class ImportTarget:
     def settings(
         self, found: Mapping[str, str], given: Mapping[str, object] | None
     ) -> tuple[dict[str, str], list[str]]:
-        """Return the topic's settings with those given, and a note for each that is unknown to this version."""
+        """Return the topic's settings with those given, and a note for each that is not known here."""
         known: dict[str, object] = {}
         notes = []
         for name, value in found.items():

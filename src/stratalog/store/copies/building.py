@@ -313,13 +313,7 @@ class PartitionBuilder:
             if offset > end or (offset not in bases and offset != end):
                 continue
             with suppress(FileNotFoundError):
-                self._copy_file(
-                    f"{directory}/{file_name(offset, 'snapshot')}",
-                    self.path(offset, "snapshot"),
-                    None,
-                    metered=False,
-                )
-                self._snapshots.append(offset)
+                self.add_snapshot(offset, self._fs.read_file(f"{directory}/{file_name(offset, 'snapshot')}"))
 
     def add_snapshot(self, offset: int, data: bytes) -> None:
         """Add a producer snapshot that lies in no directory."""

@@ -22,12 +22,13 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from stratalog.config import topic_config
-from stratalog.errors import InvalidArgumentError, OffsetOutOfRangeError, StoreLockedError
+from stratalog.errors import InvalidArgumentError, StoreLockedError
 from stratalog.format.metadata import id_to_text, new_id
 from stratalog.format.settings import Settings, TopicSettings
 from stratalog.fs import FileSystem, Lock
 from stratalog.log.context import Clock, LogContext
 from stratalog.log.names import partition_dir
+from stratalog.log.read.reader import out_of_range
 from stratalog.log.recover.recovery import OpenAs, open_partition
 from stratalog.log.write import produce
 from stratalog.log.write.writer import PartitionWriter
@@ -258,13 +259,7 @@ def _check_offsets(
             raise InvalidArgumentError(f"to_offsets: an offset is a number, not {offset!r}")
         first, end = part.log_start_offset, part.end_offset
         if not first <= offset <= end:
-            raise OffsetOutOfRangeError(
-                f"{part}: cannot restore to offset {offset}; the log holds {first} to {end} (the end is not"
-                " included)",
-                offset=offset,
-                first=first,
-                end=end,
-            )
+            raise out_of_range(part.view, offset, first, end)
     return dict(wanted)
 
 

@@ -222,13 +222,18 @@ def _records(body: memoryview, header: BatchHeader) -> Iterator[tuple[int, int]]
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
     """Return a zigzag varint and the position behind it."""
+    value, at = uvarint(data, at)
+    return (value >> 1) ^ -(value & 1), at
+
+
+def uvarint(data: memoryview, at: int) -> tuple[int, int]:
+    """Return an unsigned varint and the position behind it."""
     value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise CorruptionError("a varint does not end", position=0)
+    while at < len(data) and shift <= 63:
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
+            return value, at
         shift += 7
+    raise CorruptionError("a varint does not end", position=at)

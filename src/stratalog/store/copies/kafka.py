@@ -73,7 +73,7 @@ from stratalog.store.copies.building import (
 )
 from stratalog.store.copies.clone import take_lock
 from stratalog.store.copies.clones import remember
-from stratalog.store.copies.cutting import newest_timestamp, pieces_before
+from stratalog.store.copies.cutting import newest_timestamp, pieces_before, uvarint
 from stratalog.store.copies.source import Part, changed_too_often, open_source
 from stratalog.store.copies.topic_file import ImportReport
 from stratalog.store.logdir import LogDir
@@ -582,9 +582,9 @@ def _file(fs: FileSystem, path: str, start: int) -> Iterator[Record]:
 
 
 def _apply(data: memoryview, topics: dict[str, KafkaTopic], configs: dict[str, dict[str, str]]) -> None:
-    frame, at = _uvarint(data, 0)
-    kind, at = _uvarint(data, at)
-    version, at = _uvarint(data, at)
+    frame, at = uvarint(data, 0)
+    kind, at = uvarint(data, at)
+    version, at = uvarint(data, at)
     if frame not in (0, 1) or version != 0:
         return
     if kind == _TOPIC:
@@ -609,21 +609,8 @@ def _apply(data: memoryview, topics: dict[str, KafkaTopic], configs: dict[str, d
                 known[setting] = value
 
 
-def _uvarint(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 28:
-            raise CorruptionError("a varint does not end", position=at)
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
 def _string(data: memoryview, at: int) -> tuple[str | None, int]:
-    size, at = _uvarint(data, at)
+    size, at = uvarint(data, at)
     if size == 0:
         return None, at
     if at + size - 1 > len(data):

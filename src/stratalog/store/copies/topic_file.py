@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import json
 import os
+import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -35,8 +36,6 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from stratalog.config import describe, topic_config
 from stratalog.errors import (
     CorruptionError,
-    FormatError,
-    InvalidArgumentError,
     StorageError,
     UnsupportedFormat,
 )
@@ -45,7 +44,7 @@ from stratalog.format.metadata import id_to_text, new_id
 from stratalog.fs import File, FileSystem, RealFileSystem
 from stratalog.kernel import crc32c
 from stratalog.log.context import Clock
-from stratalog.log.names import MAX_OFFSET, MAX_TOPIC_LENGTH, Kind, file_name, parse_file
+from stratalog.log.names import MAX_OFFSET, MAX_TOPIC_LENGTH, Kind, file_name
 from stratalog.log.segment.segment import Segment
 from stratalog.store.copies.building import (
     COPY_BYTES,
@@ -198,10 +197,8 @@ def parse_manifest(data: bytes) -> TopicFileManifest:
             crc32c(data),
         )
         _check(manifest)
-    except FormatError:
-        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptionError(f"the manifest lacks or misspells something: {error}", position=BLOCK) from None
+        raise CorruptionError(f"the manifest is invalid: {error}", position=BLOCK) from None
     return manifest
 
 
@@ -229,39 +226,28 @@ def _member(value: Any) -> Member:
 
 
 def _check(manifest: TopicFileManifest) -> None:
-    """Raise CorruptionError unless segments rise and the members are theirs, in order."""
-    if not manifest.partitions or [each.partition for each in manifest.partitions] != list(
-        range(len(manifest.partitions))
-    ):
-        raise CorruptionError("the manifest does not count its partitions from 0", position=BLOCK)
-    logs = []
+    """Raise ValueError unless segments rise and the members are theirs, the logs in order."""
+    if [each.partition for each in manifest.partitions] != [*range(len(manifest.partitions) or 1)]:
+        raise ValueError("its partitions are not numbered from 0")
+    logs, known = [], set()
     for part in manifest.partitions:
         at = -1
         for segment in part.segments:
             if not at <= segment.base_offset < segment.next_offset <= part.end_offset:
-                raise CorruptionError(
-                    f"segment {segment.base_offset} of partition {part.partition} does not follow",
-                    position=BLOCK,
+                raise ValueError(
+                    f"segment {segment.base_offset} of partition {part.partition} does not follow"
                 )
             at = segment.next_offset
-            logs.append(member_name(part.partition, segment.base_offset, "log"))
+            names = [member_name(part.partition, segment.base_offset, kind) for kind in MEMBER_KINDS]
+            logs.append(names[0])
+            known.update(names)
         if part.log_start_offset > part.end_offset:
-            raise CorruptionError("a log start offset behind the end", position=BLOCK)
+            raise ValueError("a log start offset behind the end")
     given = [member.name for member in manifest.members]
-    if len(set(given)) != len(given) or [name for name in given if name.endswith(".log")] != logs:
-        raise CorruptionError("the members are not those of the segments", position=BLOCK)
-    for name in given:
-        number, _, file = name.partition("/")
-        parsed = parse_file(file)
-        known = number.isascii() and number.isdigit() and int(number) < len(manifest.partitions)
-        if (
-            parsed is None
-            or parsed.suffix
-            or parsed.kind not in MEMBER_KINDS
-            or not known
-            or str(int(number)) != number
-        ):
-            raise CorruptionError(f"a member called {name!r}", position=BLOCK)
+    if not known.issuperset(given) or len(set(given)) != len(given):
+        raise ValueError("a member that is no file of a segment, or twice in it")
+    if [name for name in given if name.endswith(".log")] != logs:
+        raise ValueError("the logs are not those of the segments, in order")
 
 
 def _number(value: Any, most: int = MAX_OFFSET) -> int:
@@ -287,20 +273,9 @@ def _text(value: Any, longest: int) -> str:
 
 def tar_header(name: str, size: int, mtime_s: int = 0) -> bytes:
     """Return the block before a member, in POSIX format (ustar)."""
-    encoded = name.encode()
-    if len(encoded) > 100 or not 0 <= size <= _MAX_MEMBER:
-        raise InvalidArgumentError(f"{name} of {size} bytes does not fit a tar header")
-    block = bytearray(BLOCK)
-    block[0 : len(encoded)] = encoded
-    block[100:108] = b"0000644\0"
-    block[108:116] = block[116:124] = b"0000000\0"
-    block[124:136] = b"%011o\0" % size
-    block[136:148] = b"%011o\0" % min(max(mtime_s, 0), _MAX_MEMBER)
-    block[148:156] = b" " * 8
-    block[156:157] = b"0"
-    block[257:265] = b"ustar\x0000"
-    block[148:156] = b"%06o\0 " % sum(block)
-    return bytes(block)
+    info = tarfile.TarInfo(name)
+    info.size, info.mtime = size, mtime_s
+    return info.tobuf(tarfile.USTAR_FORMAT)
 
 
 def parse_header(block: bytes, position: int) -> tuple[str, int]:
