@@ -40,7 +40,7 @@ def test_a_clone_is_a_store_of_its_own(shell, tmp_path):
     assert "only here" not in shell.ok("read", "orders")
     again = shell("clone", str(tmp_path / "copy"))
     assert again.exit_code == ExitCode.USAGE
-    assert "already there" in again.stderr
+    assert "already exists and is not empty" in again.stderr
     text = shell("clone", str(tmp_path / "one"), "--topic", "audit")
     assert text.stdout.splitlines()[1].split()[:3] == ["audit-0", "0", "1"]
     assert text.stderr.startswith("cloned to ")

@@ -14,7 +14,7 @@ from stratalog import Record, Store, errors
 from stratalog.fs import MemoryFileSystem
 from stratalog.log.check.damage import Damage
 from stratalog.store.copies.clone import clone
-from stratalog.store.copies.exporting import export_topic
+from stratalog.store.copies.topic_file import export_topic
 from stratalog.store.topic import Topic
 
 NOW = 1_760_000_000_000

@@ -83,7 +83,7 @@ def test_an_archive_alone(tiered: Path) -> None:
 
 def test_an_archive_alone_whose_objects_are_replaced(tiered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest is good for a second; an object that is gone before that is looked for anew at once."""
-    monkeypatch.setattr("stratalog.spark.archived.FRESH_S", 3600.0)
+    monkeypatch.setattr("stratalog.store.read_only.FRESH_S", 3600.0)
     made, _ = reader(None, subscribe="orders", archive=tiered / "cold")
     kind, _ = reader(None, subscribe="orders", archive=tiered / "cold", failOnDataLoss="false")
     parts = made.partitions()

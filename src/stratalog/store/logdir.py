@@ -17,6 +17,7 @@ from stratalog.errors import (
     DiskFullError,
     FormatError,
     InvalidArgumentError,
+    NotFoundError,
     StorageError,
     StoreLockedError,
     SyncFailedError,
@@ -384,6 +385,15 @@ class LogDirs:
         each.offline = each.offline or error
         self._context.warn(f"log directory {each.path} is offline: {error}")
         self._on_offline(each, error)
+
+    def check(self, *, must_exist: bool) -> None:
+        """Check every directory before the store is opened; NotFoundError if one must exist and does not."""
+        for each in self.all:
+            self.try_dir(each, each.check_place)
+        self.find_unmounted()
+        for each in self.online():
+            if must_exist and not self._context.fs.exists(each.path):
+                raise NotFoundError(f"no log directory at {each.path}")
 
     def find_unmounted(self) -> None:
         """Take directories offline that the settings know and that are missing, or are empty mount points.

@@ -34,7 +34,6 @@ from stratalog.errors import (
     ForkedError,
     InvalidArgumentError,
     LogDirOfflineError,
-    NotFoundError,
     ReadOnlyError,
     StorageError,
     TopicExistsError,
@@ -48,10 +47,11 @@ from stratalog.log.context import Clock, LogContext, SystemClock
 from stratalog.log.names import collides
 from stratalog.log.recover.recovery import RecoveryReport
 from stratalog.log.write.writer import PartitionWriter
-from stratalog.store import arriving
+from stratalog.store import topic_import
 from stratalog.store.background import Background
 from stratalog.store.catalog import MAX_PARTITIONS, TopicEntry, new_topic
 from stratalog.store.journal.journal import Journal
+from stratalog.store.lifecycle.claims import Claims
 from stratalog.store.lifecycle.janitor import Janitor
 from stratalog.store.lifecycle.lifecycle import Lifecycle
 from stratalog.store.lifecycle.numbers import LogDirInfo, log_dir_numbers
@@ -134,12 +134,7 @@ class Store(Upkeep):
         self._partitions = Partitions(
             context, paths, config, read_only=read_only, remember=remember, objects=objects
         )
-        for each in self._partitions.dirs.all:
-            self._partitions.dirs.try_dir(each, each.check_place)
-        self._partitions.dirs.find_unmounted()
-        for each in self._partitions.dirs.online():
-            if (read_only or not create) and not fs.exists(each.path):
-                raise NotFoundError(f"no log directory at {each.path}")
+        self._partitions.dirs.check(must_exist=read_only or not create)
         handles.on_pressure = self._partitions.release_some_handle
         self._topics: dict[str, Topic] = {}
         self._closing = locks.lock("closing")
@@ -183,7 +178,7 @@ class Store(Upkeep):
                 error = LogDirOfflineError(f"no log directory can be used: {why}")
                 raise error.advising("read it with open(read_only=True)" * is_refusal(why)) from why
             cluster_id = id_to_text(new_id())
-            arriving.finish(partitions.dirs.online())
+            topic_import.finish(partitions.dirs.online())
             for each in partitions.dirs.online():
                 each.read_state()
                 cluster_id = each.ensure_meta_properties(cluster_id)
@@ -462,6 +457,18 @@ class Store(Upkeep):
             return repair_partition(
                 context, directory, entry.name, partition, config, action=action, dry_run=True
             )
+
+    # -- for the other modules of this package ---------------------------------------------------------
+
+    @property
+    def partitions(self) -> Partitions:
+        """The inside of the store."""
+        return self._partitions
+
+    @property
+    def claims(self) -> Claims:
+        """Which partitions are being rewritten, moved or copied."""
+        return self._lifecycle.claims
 
     # -- numbers ---------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import stratalog
 from stratalog import Record, errors
 from stratalog.fs import RealFileSystem
 from stratalog.store.copies import clone, clones
-from stratalog.store.copies.registry import FILE_NAME
+from stratalog.store.copies.clones import FILE_NAME
 from stratalog.testing import MemoryFileSystem
 from tests.store.copies.copies_life import CONFIG, LIVES, TOPIC, Life
 

@@ -13,7 +13,7 @@ import pytest
 import stratalog
 from stratalog import Record, errors
 from stratalog.store.copies import check_export, clones, export_topic, import_topic
-from stratalog.store.copies.container import BLOCK, MANIFEST, parse_header, parse_manifest, tar_header
+from stratalog.store.copies.topic_file import BLOCK, MANIFEST, parse_header, parse_manifest, tar_header
 from stratalog.testing import MemoryFileSystem
 from tests.store.copies.copies_life import CONFIG, LIVES, TOPIC, Life
 

@@ -16,8 +16,7 @@ from stratalog.format import seal as seals
 from stratalog.format.metadata import MetaProperties, pack_meta_properties, pack_partition_metadata
 from stratalog.fs import RealFileSystem
 from stratalog.store.copies import adopt, clone, graduate, restore
-from stratalog.store.copies.graduate import COMMIT, STAGING
-from stratalog.store.copies.kafka_metadata import METADATA_DIR, read_topics
+from stratalog.store.copies.kafka import COMMIT, METADATA_DIR, STAGING, read_topics
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "kafka-4.3.1"
 AFTER = sorted(path.name[:-2] for path in (GOLDEN / "cleaner" / "1-after").iterdir() if path.is_dir())

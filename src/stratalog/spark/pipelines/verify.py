@@ -141,7 +141,7 @@ def _units(logs: Logs, pair: Pair) -> Iterator[Unit]:
 
 def archived_copies(logs: Logs, pair: Pair, view: LogView) -> list[Segment]:
     """What the archive has of segments that are still here, where readers do not look for it."""
-    local = logs._local
+    local = logs.local
     entry = None if local is None else local.entries.get(pair[0])
     if local is None or entry is None:
         return []

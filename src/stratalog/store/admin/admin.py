@@ -91,6 +91,11 @@ class AdminClient:
         self.paths = tuple(paths)
         """The log directories that were given."""
 
+    @classmethod
+    def of(cls, store: Store, paths: Sequence[str] = ()) -> AdminClient:
+        """Return a client of a store that is open in this process; closing it closes the store."""
+        return cls(_Local(store), remote=False, pid=None, paths=paths)
+
     def __enter__(self) -> AdminClient:
         return self
 
@@ -250,7 +255,7 @@ class AdminClient:
         return LifecycleReport.from_json(self._door.request(command, arguments, progress=progress))
 
     def stage_topic(self, name: str, partitions: int) -> list[str]:
-        """Where to build the partitions of a topic that is to come in whole; see `arriving`."""
+        """Where to build the partitions of a topic that is to come in whole; see `topic_import`."""
         return list(self._door.request("stage_topic", {"name": name, "partitions": partitions}))
 
     def take_in_topic(
@@ -305,7 +310,7 @@ def connect(
     while True:
         try:
             store = open_store(paths, config, create=create, remember=remember)
-            return AdminClient(_Local(store), remote=False, pid=None, paths=given)
+            return AdminClient.of(store, given)
         except StoreLockedError as locked:
             late = time.monotonic() >= deadline
             if locked.control is None:
@@ -329,4 +334,4 @@ def _connect_read_only(paths: Paths, config: Mapping[str, object] | None, timeou
         if isinstance(address, str) and isinstance(pid, int):
             with suppress(ControlError):
                 return AdminClient(_Remote(ControlClient(address, pid, timeout_s)), remote=True, pid=pid)
-    return AdminClient(_Local(open_store(paths, config, read_only=True)), remote=False, pid=None)
+    return AdminClient.of(open_store(paths, config, read_only=True))

@@ -16,7 +16,7 @@ from stratalog.format import batch as batches
 from stratalog.format.journal import staged_file
 from stratalog.format.metadata import text_to_id
 from stratalog.log.clean.remote_compaction import Cleaned
-from stratalog.store import arriving
+from stratalog.store import topic_import
 
 if TYPE_CHECKING:
     from stratalog.store.admin.control import Progress
@@ -244,7 +244,7 @@ def erase(store: Store, asked: Request) -> Any:
 
 @_command(name=_TEXT, partitions=_NUMBER)
 def stage_topic(store: Store, asked: Request) -> Any:
-    return arriving.stage(store._partitions, asked["name"], asked["partitions"])
+    return topic_import.stage(store.partitions, asked["name"], asked["partitions"])
 
 
 @_command(
@@ -254,8 +254,9 @@ def stage_topic(store: Store, asked: Request) -> Any:
     staged=_list_of("staged partitions (directory, log start, first base offset)", _is_staged),
 )
 def take_in_topic(store: Store, asked: Request) -> Any:
-    staged = [arriving.Staged(*each) for each in asked["staged"]]
-    arriving.take_in(store._partitions, asked["name"], text_to_id(asked["id"]), asked["config"], staged)
+    staged = [topic_import.Staged(*each) for each in asked["staged"]]
+    topic_id = text_to_id(asked["id"])
+    topic_import.take_in(store.partitions, asked["name"], topic_id, asked["config"], staged)
 
 
 @_command(

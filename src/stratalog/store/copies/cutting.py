@@ -1,17 +1,17 @@
 """Where a log is cut, and the batch that the cut goes through.
 
 **As of a moment.** Appended order is offset order; timestamps need not follow it. A partition as of T is
-what lay before the first record that was not yet there at T:
+what lay before the first record that did not exist at T:
 
-- a record's time is its timestamp but at most the moment its segment was last written: a record stamped in
-  the future was there when its file was, and does not end the copy before its time;
+- a record's time is its timestamp but at most the time its segment was last written: a record stamped in
+  the future existed when its file did, and does not end the copy too early;
 - a transaction's marker counts too: its time is when the transaction ended, so one that ended after T is
   still open as of T;
-- everything from the first record (or marker) later than T on is left out, also what is stamped earlier:
-  it was appended behind something that happened after T. With LogAppendTime there is nothing of the kind.
+- everything from the first record (or marker) later than T on is left out, also records stamped earlier:
+  they were appended after something that happened after T. LogAppendTime makes no such records.
 
-So the copy is a state that the log really had: whole up to one offset, nothing missing inside, nothing
-from after T. It is not "all records stamped up to T".
+So the copy is a state that the log really had: complete up to one offset, with nothing from after T. It is
+not "all records stamped up to T".
 
 **Inside a batch** the cut keeps the bytes of the records before it: base offset, producer, sequence, leader
 epoch, timestamps and codec stay; count, last offset, largest timestamp, length and CRC follow.
@@ -48,7 +48,7 @@ class Moment(NamedTuple):
 
 
 def written_ms(segment: Segment) -> int | None:
-    """When the segment was last written, by its file; None when nothing says."""
+    """Return when the segment's file was last written; None if unknown."""
     if isinstance(segment, ArchivedSegment):
         return segment.modified_ms
     try:
@@ -58,7 +58,7 @@ def written_ms(segment: Segment) -> int | None:
 
 
 def newest_timestamp(segment: Segment) -> int | None:
-    """The newest record of a segment; of the live one by its batch headers. None when there is none."""
+    """Return the timestamp of a segment's newest record, of the live one by its batch headers."""
     newest = segment.max_timestamp()
     if newest is None:
         with segment.open_log() as file:
@@ -68,7 +68,7 @@ def newest_timestamp(segment: Segment) -> int | None:
 
 
 def end_at_time(segments: Sequence[Segment], start: int, end: int, time_ms: int) -> Moment:
-    """Where the log, which holds [start, end), ended at ``time_ms``; ``end`` when all of it was there."""
+    """Return where the log, which holds [start, end), ended at ``time_ms``."""
     cut: tuple[int, int] | None = None
     for segment in segments:
         if segment.base_offset >= end:
@@ -80,33 +80,29 @@ def end_at_time(segments: Sequence[Segment], start: int, end: int, time_ms: int)
                 cut = _first_later(segment, start, stop, time_ms)
             if cut is None:
                 continue
-            late = _first_not_later(segment, cut[0], stop, time_ms)
-        else:
-            late = _first_not_later(segment, cut[0], stop, time_ms)
+        late = _first_not_later(segment, cut[0], stop, time_ms)
         if late is not None:
             return Moment(*cut, late)
     return Moment(end) if cut is None else Moment(*cut)
 
 
 def _first_later(segment: Segment, start: int, stop: int, time_ms: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record in [start, stop) that is later."""
+    """Return offset and timestamp of the first record or marker in [start, stop) that is later."""
     newest = segment.max_timestamp()
     if newest is not None and newest <= time_ms:
         return None
     begin = max(segment.first_offset_since(time_ms + 1), start)
-    for chunk, row, header in _batches(segment, begin, stop):
-        if header.max_timestamp <= time_ms or not header.count:
-            continue
-        for offset, timestamp in _times(segment, chunk, row, header, start):
-            if timestamp > time_ms and start <= offset < stop:
-                return offset, timestamp
+    for header, times in _times(segment, begin, start, stop):
+        if header.max_timestamp > time_ms:
+            for offset, timestamp in times:
+                if timestamp > time_ms:
+                    return offset, timestamp
     return None
 
 
 def _first_not_later(segment: Segment, start: int, stop: int, time_ms: int) -> int | None:
-    """The first record at or after ``start`` that is stamped at or before the moment."""
-    seal = None if segment.is_active else segment.seal
-    begin = start
+    """Return the first record in [start, stop) that is stamped at or before the moment."""
+    begin, seal = start, None if segment.is_active else segment.seal
     if seal is not None:
         candidates = [
             block for block in seal.blocks if block.last_offset >= start and block.min_timestamp <= time_ms
@@ -114,28 +110,32 @@ def _first_not_later(segment: Segment, start: int, stop: int, time_ms: int) -> i
         if not candidates:
             return None
         begin = max(start, candidates[0].first_offset)
-    for chunk, row, header in _batches(segment, begin, stop):
-        if header.is_control or not header.count:
-            continue
-        for offset, timestamp in _times(segment, chunk, row, header, start):
-            if timestamp <= time_ms and start <= offset < stop:
-                return offset
+    for header, times in _times(segment, begin, start, stop):
+        if not header.is_control:
+            for offset, timestamp in times:
+                if timestamp <= time_ms:
+                    return offset
     return None
 
 
-def _batches(segment: Segment, start: int, stop: int) -> Iterator[tuple[Chunk, int, BatchHeader]]:
-    for chunk in read_chunks(segment, segment.start_for(start), offset=start):
-        for row in range(chunk.scan.find_offset(start), chunk.scan.n):
+def _times(
+    segment: Segment, begin: int, start: int, stop: int
+) -> Iterator[tuple[BatchHeader, Iterator[tuple[int, int]]]]:
+    """Yield each batch from ``begin`` on, with offset and time of its records in [start, stop)."""
+    for chunk in read_chunks(segment, segment.start_for(begin), offset=begin):
+        for row in range(chunk.scan.find_offset(begin), chunk.scan.n):
             header = chunk.scan.header(row)
             if header.base_offset >= stop:
                 return
-            yield chunk, row, header
+            if header.count:
+                times = _record_times(segment, chunk, row, header, start)
+                yield header, (each for each in times if start <= each[0] < stop)
 
 
-def _times(
+def _record_times(
     segment: Segment, chunk: Chunk, row: int, header: BatchHeader, start: int
 ) -> Iterator[tuple[int, int]]:
-    """Offset and time of every record of a batch; of a marker and with LogAppendTime all have the batch's."""
+    """Yield offset and time of every record; a marker and a batch of LogAppendTime have one time."""
     if header.is_control or header.timestamp_type:
         yield max(header.base_offset, start), header.max_timestamp
         return
@@ -149,7 +149,7 @@ def _times(
 
 
 def pieces_before(segment: Segment, cut: int) -> Iterator[tuple[memoryview, Scan]]:
-    """The bytes of the batches of a segment before ``cut``, checked, in order; the last cut if need be."""
+    """Yield the checked bytes of a segment's batches before ``cut``; the last batch is cut if necessary."""
     for chunk in read_chunks(segment, Start(0, None)):
         scan = chunk.scan
         row = scan.find_offset(cut)
@@ -171,10 +171,10 @@ def pieces_before(segment: Segment, cut: int) -> Iterator[tuple[memoryview, Scan
 
 
 def batch_before(data: memoryview, scan: Scan, row: int, cut: int) -> bytes | None:
-    """The batch with only its records below ``cut``; None when it holds none of them.
+    """Return a batch with only its records below ``cut``; None if it has none.
 
-    The records' own bytes are kept as they are. A compacted batch has fewer records than offsets: it still
-    speaks for every offset up to the cut.
+    The records' own bytes stay. A compacted batch, with fewer records than offsets, still covers every offset
+    up to the cut.
     """
     header = scan.header(row)
     if header.is_control:
@@ -210,7 +210,7 @@ def batch_before(data: memoryview, scan: Scan, row: int, cut: int) -> bytes | No
 
 
 def _records(body: memoryview, header: BatchHeader) -> Iterator[tuple[int, int]]:
-    """Where each record of a batch begins and ends."""
+    """Yield where each record of a batch begins and ends."""
     at = 0
     for _ in range(header.count):
         size, after = _varint(body, at)
@@ -221,14 +221,19 @@ def _records(body: memoryview, header: BatchHeader) -> Iterator[tuple[int, int]]
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A zigzag varint and the position behind it."""
+    """Return a zigzag varint and the position behind it."""
+    value, at = uvarint(data, at)
+    return (value >> 1) ^ -(value & 1), at
+
+
+def uvarint(data: memoryview, at: int) -> tuple[int, int]:
+    """Return an unsigned varint and the position behind it."""
     value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise CorruptionError("a varint does not end", position=0)
+    while at < len(data) and shift <= 63:
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
+            return value, at
         shift += 7
+    raise CorruptionError("a varint does not end", position=at)

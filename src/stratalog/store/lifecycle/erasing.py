@@ -148,7 +148,7 @@ class _Erasing:
         return sum(pc.sum(pc.is_in(batch.column(0), wanted)).as_py() or 0 for batch in batches)
 
     def report(self, reason: str) -> EraseReport:
-        from stratalog.store.copies.registry import clones  # it opens stores itself
+        from stratalog.store.copies.clones import clones  # it opens stores itself
 
         roots = [where.path for where in self._partitions.dirs.online()]
         copies, unreadable = clones(roots, topic=self._topic.name, fs=self._partitions.context.fs)

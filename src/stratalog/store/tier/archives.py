@@ -34,7 +34,7 @@ class Archives:
 
     def __init__(self, partitions: Partitions, objects: Objects | None) -> None:
         self._partitions = partitions
-        self._objects = objects
+        self.objects = objects
         self._lock = locks.lock("archives")
         self._archive: Archive | None = None
         self.tiering: Tiering | None = None
@@ -96,7 +96,7 @@ class Archives:
                     options,
                     partitions.context.fs,
                     store_id=self._store_id(),
-                    objects=self._objects,
+                    objects=self.objects,
                     now_ms=partitions.context.clock.now_ms,
                 )
             return self._archive

@@ -9,7 +9,6 @@ import uuid
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stratalog.config import TopicConfig
 from stratalog.config.units import format_duration_ms
 from stratalog.errors import ConfigError, FormatError, OffsetOutOfRangeError
 from stratalog.log.read.archived_segment import ArchivedSegment
@@ -142,9 +141,5 @@ def _may_be_cleaned(segment: Segment) -> bool:
 
 def _facts(logs: Logs, topic: str) -> tuple[uuid.UUID | None, int]:
     """The topic's id, and for how long its tombstones stay."""
-    entry = None if logs._local is None else logs._local.entries.get(topic)
-    if entry is not None:
-        return entry.id, entry.config(logs._config).delete_retention_ms
-    manifests = logs._manifests.get(topic)
-    topic_id = None if not manifests else next(iter(manifests.values())).topic_id
-    return topic_id, TopicConfig().delete_retention_ms
+    entry = logs.entry(topic)
+    return entry.id, entry.config(logs.config).delete_retention_ms

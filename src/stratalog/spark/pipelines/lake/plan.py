@@ -6,7 +6,6 @@ export runs changes nothing about what it takes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,12 +14,12 @@ from stratalog.config.units import format_time, parse_time
 from stratalog.errors import ConfigError, OffsetOutOfRangeError, StoreError
 from stratalog.format.metadata import id_to_text, parse_partition_metadata
 from stratalog.log.read.reader import Isolation
-from stratalog.spark.archived import ArchivedLog
-from stratalog.spark.logs import Logs, View
+from stratalog.spark.logs import Logs
 from stratalog.spark.offsets import Pair
 from stratalog.spark.options import Subscription
 from stratalog.spark.pipelines.lake.table import Dates, LakeTable, Log
 from stratalog.spark.planning import LogRange, cut
+from stratalog.store.read_only import ArchiveView, View
 
 DAY_MS = 86_400_000
 INTERNAL = "__"
@@ -149,12 +148,8 @@ def sealed_end(view: View, wanted: Wanted) -> int:
 
 def topic_id_of(view: View) -> str:
     """Which topic of its name it is; empty where nothing says (a directory older than topic ids)."""
-    if isinstance(view, ArchivedLog):
-        place = re.escape(view.topic) + r"-([A-Za-z0-9_-]{22})/" + str(view.partition)
-        found = re.search(rf"/{place}(?:/|\Z)", view.directory)
-        if found is None:
-            raise StoreError(f"{view.directory}: it does not say which topic it is the archive of")
-        return found[1]
+    if isinstance(view, ArchiveView):
+        return id_to_text(view.topic_id)
     try:
         data = view.context.fs.read_file(f"{view.directory}/partition.metadata")
     except FileNotFoundError:

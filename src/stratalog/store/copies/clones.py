@@ -1,13 +1,13 @@
-"""`stratalog.clones` in the root of a log directory: which copies were made of what is in it.
+"""`stratalog.clones` in the root of a log directory: which copies were made of the store.
 
 A copy holds records that a later `erase` cannot reach, so each is written down before it is begun:
 
     {"id": "…", "kind": "clone", "made_ms": 1794797623000, "target": "/b", "topics": ["orders"]} 7bff9b32
 
-One line each: JSON, a blank, the CRC-32C of the JSON in hexadecimal. The file is written beside and
-renamed, under a lock of its own (`.stratalog.clones.lock`), so that several programs may add to it while
-another holds the store; a crash leaves the old one or the new one, perhaps with a copy in it that was
-never finished. A line that fails its CRC is kept and told as damaged.
+One line each: JSON, a blank, the CRC-32C of the JSON in hexadecimal. The file is written beside and renamed,
+under a lock of its own (`.stratalog.clones.lock`): several programs may add to it while another holds the
+store. A crash leaves the old file or the new one, perhaps with a copy in it that was never finished. A line
+that fails its CRC is kept and reported as damaged.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from stratalog.errors import FormatError, StorageError, StoreLockedError
+from stratalog.format.metadata import id_to_text, new_id
 from stratalog.fs import FileSystem, Lock, RealFileSystem
 from stratalog.kernel import crc32c
 from stratalog.store.paths import Paths, path_list
@@ -40,16 +41,34 @@ class CopyEntry:
     made_ms: int
     topics: tuple[str, ...] = ()
     exists: bool = False
-    """Whether anything is at the target now; not kept in the file."""
+    """True if the target exists now (not persisted)."""
     via: str = ""
-    """The copy that this is a copy of, when it is not one of the store itself; not kept in the file."""
+    """The id of the copy that this is a copy of; empty for a copy of the store itself (not persisted)."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def register(fs: FileSystem, root: str, entry: CopyEntry) -> None:
-    """Write a copy down, durably, before it is begun."""
+def remember(
+    fs: FileSystem, roots: Sequence[str], kind: str, target: str, topics: Iterable[str], now_ms: int
+) -> tuple[CopyEntry, str | None]:
+    """Write a copy down before it is begun, in the first root that can be written to; durable on return.
+
+    The second value is the reason if there is none: a source that is read-only.
+    """
+    entry = CopyEntry(id_to_text(new_id()), kind, target, now_ms, tuple(sorted({*topics})))
+    why: str | None = None
+    for root in roots:
+        try:
+            _add(fs, root, entry)
+        except StorageError as error:
+            why = str(error)
+        else:
+            return entry, None
+    return entry, why
+
+
+def _add(fs: FileSystem, root: str, entry: CopyEntry) -> None:
     lock = _lock(fs, f"{root}/{LOCK_NAME}")
     try:
         path = f"{root}/{FILE_NAME}"
@@ -76,26 +95,16 @@ def _lock(fs: FileSystem, path: str) -> Lock:
 
 
 def _line(entry: CopyEntry) -> bytes:
-    text = json.dumps(
-        {
-            "id": entry.id,
-            "kind": entry.kind,
-            "made_ms": entry.made_ms,
-            "target": entry.target,
-            "topics": list(entry.topics),
-        },
-        sort_keys=True,
-    ).encode()
+    fields = {name: value for name, value in entry.to_json().items() if name not in ("exists", "via")}
+    text = json.dumps(fields, sort_keys=True).encode()
     return text + f" {crc32c(text):08x}\n".encode()
 
 
-def parse(data: bytes) -> tuple[list[CopyEntry], int]:
-    """The copies in a file, and the number of lines that cannot be read."""
+def _parse(data: bytes) -> tuple[list[CopyEntry], int]:
+    """Return the copies in a file, and the number of lines that cannot be read."""
     found: list[CopyEntry] = []
     damaged = 0
-    for line in data.split(b"\n"):
-        if not line:
-            continue
+    for line in filter(None, data.split(b"\n")):
         text, _, crc = line.rpartition(b" ")
         try:
             if f"{crc32c(text):08x}".encode() != crc:
@@ -118,9 +127,9 @@ def parse(data: bytes) -> tuple[list[CopyEntry], int]:
 def clones(
     source: Paths, *, topic: str | None = None, fs: FileSystem | None = None
 ) -> tuple[list[CopyEntry], int]:
-    """Every copy known to have been made of a store, copies of copies included where they can be reached.
+    """Return every copy known to have been made of a store, copies of copies included if they can be reached.
 
-    The second value counts lines that could not be read: copies that nobody can name any more.
+    The second value counts lines that cannot be read: copies whose names are lost.
     """
     fs = fs or RealFileSystem()
     found: list[CopyEntry] = []
@@ -133,7 +142,7 @@ def clones(
             continue
         seen.add(root)
         try:
-            entries, unread = parse(fs.read_file(f"{root}/{FILE_NAME}"))
+            entries, unread = _parse(fs.read_file(f"{root}/{FILE_NAME}"))
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (StorageError, FormatError):
@@ -141,24 +150,8 @@ def clones(
             continue
         damaged += unread
         for entry in entries:
-            if topic is not None and topic not in entry.topics:
-                continue
-            there = fs.exists(entry.target) or fs.exists(entry.target + BUILDING)
-            found.append(
-                CopyEntry(entry.id, entry.kind, entry.target, entry.made_ms, entry.topics, there, via)
-            )
-            waiting.append((entry.target, entry.id))
+            if topic is None or topic in entry.topics:
+                exists = fs.exists(entry.target) or fs.exists(entry.target + BUILDING)
+                found.append(replace(entry, exists=exists, via=via))
+                waiting.append((entry.target, entry.id))
     return found, damaged
-
-
-def remember(fs: FileSystem, roots: Sequence[str], entry: CopyEntry) -> str | None:
-    """`register` in the first root that takes it; why not, when none does (a source that is read-only)."""
-    why: str | None = None
-    for root in roots:
-        try:
-            register(fs, root, entry)
-        except StorageError as error:
-            why = str(error)
-        else:
-            return None
-    return why
