@@ -17,7 +17,7 @@ from stratalog.format.metadata import id_to_text
 from stratalog.fs import FileSystem, HandleCache, RealFileSystem
 from stratalog.log.context import Clock, LogContext, SystemClock
 from stratalog.store import arriving
-from stratalog.store.admin.admin import AdminClient, _Local, connect
+from stratalog.store.admin.admin import AdminClient, connect
 from stratalog.store.arriving import Staged
 from stratalog.store.copies.building import PartitionBuilder
 from stratalog.store.copies.reports import PartitionCopy
@@ -115,15 +115,15 @@ def landing(target: Target, fs: FileSystem | None = None, *, only_looks: bool = 
         if isinstance(target, AdminClient):
             client, paths = target, target.paths
         elif isinstance(target, Store):
-            client = AdminClient(_Local(target), remote=False, pid=None)
-            inside = target._partitions.context
+            client = AdminClient.of(target)
+            inside = target.partitions.context
             fs, clock, broker = inside.fs, inside.clock, target.config
-            paths, topics = [each.path for each in target._partitions.dirs.all], target.topics()
+            paths, topics = [each.path for each in target.partitions.dirs.all], target.topics()
         elif only_looks:
             paths = path_list(fs or RealFileSystem(), target)
         elif fs is not None and not isinstance(fs, RealFileSystem):
             store = stack.enter_context(open_store(target, create=True, fs=fs, background=False))
-            client = AdminClient(_Local(store), remote=False, pid=None)
+            client = AdminClient.of(store)
         else:
             client = stack.enter_context(connect(target, create=True))
         fs = fs or RealFileSystem()

@@ -124,10 +124,10 @@ def open_source(
     """Look at a store without holding it. An open `Store` is looked at from outside, as its files are."""
     objects = claims = None
     if isinstance(source, Store):
-        inside, claims = source._partitions, source._lifecycle.claims
+        inside, claims = source.partitions, source.partitions.claims
         paths = [each.path for each in inside.dirs.all]
         config, fs, clock = inside.config.explicit, inside.context.fs, inside.context.clock
-        objects = inside.archives._objects
+        objects = inside.archives.objects
     else:
         paths = path_list(fs or RealFileSystem(), source)
     store = open_store(
@@ -141,7 +141,7 @@ def open_source(
         objects=objects,
     )
     with store:
-        yield Source(store._partitions, claims)
+        yield Source(store.partitions, claims)
 
 
 def settle(source: Store | Paths, fs: FileSystem | None = None) -> None:
