@@ -36,7 +36,7 @@ from stratalog.archive import ArchiveOptions, open_archive
 from stratalog.config import BrokerConfig
 from stratalog.errors import LogDirOfflineError
 from stratalog.fs import RealFileSystem
-from stratalog.store.lifecycle.verifying import verify
+from stratalog.store.lifecycle.reports import verify
 from tests.crash.kill_worker import COMPACTED, TOPICS, Batch, id_of, log_dirs, record_of, skip_syncs, zygote
 
 Log = tuple[str, int]

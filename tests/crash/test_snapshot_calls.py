@@ -8,7 +8,7 @@ import pytest
 
 import stratalog
 from stratalog.fs import MemoryFileSystem, SurvivorMode
-from stratalog.store.lifecycle.verifying import verify
+from stratalog.store.lifecycle.reports import verify
 from stratalog.testing import Fact, ManualClock
 from tests.crash.driver import encode_batch
 

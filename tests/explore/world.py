@@ -27,7 +27,7 @@ from stratalog.errors import (
 )
 from stratalog.fs import SurvivorMode
 from stratalog.log.check.verify import verify_partition
-from stratalog.store.admin.commands import run_command
+from stratalog.store.admin.admin import run_command
 from stratalog.store.store import Store
 from stratalog.testing import Fact, FailingFileSystem, Fault, ManualClock, MemoryFileSystem
 from tests.crash.driver import encode_batch
@@ -281,7 +281,7 @@ def check(store: Store, model: Model, *, power_cut: bool, calm: bool, recovered:
             raise WorldError(f"offsets {sorted(holes)} are missing in a log from {start} to {end}")
     if calm and topic.high_watermark() != end:
         raise WorldError(f"readers see up to {topic.high_watermark()} of {end}")
-    report = verify_partition(store._partitions.view(TOPIC, 0))
+    report = verify_partition(store.partitions.view(TOPIC, 0))
     if report.damages:
         raise WorldError(f"damage: {report.damages}")
 
@@ -437,7 +437,7 @@ def alter(world: World) -> None:
 
 
 def move(world: World) -> None:
-    here = world.store._partitions.place(TOPIC, 0)[0].path
+    here = world.store.partitions.place(TOPIC, 0)[0].path
     world.store.move_partition(TOPIC, 0, next(root for root in ROOTS if root != here))
 
 
@@ -473,7 +473,7 @@ def recreate(world: World) -> None:
 
 def close(world: World) -> None:
     known = set(world.before())
-    was_open = world.store._partitions.closed is None
+    was_open = world.store.partitions.closed is None
     world.store.close()
     if was_open:  # else a close before this one told what became of them
         world.all_synced(known)

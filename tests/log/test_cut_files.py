@@ -68,7 +68,7 @@ def test_a_log_that_is_gone_is_named(how: str) -> None:
 
 
 def store_handles(store: stratalog.Store) -> Any:
-    return store._partitions.context.handles
+    return store.partitions.context.handles
 
 
 @pytest.mark.parametrize("read_only", [True, False])

@@ -17,7 +17,7 @@ from stratalog.format.metadata import parse_partition_metadata
 from stratalog.fs import MemoryFileSystem
 from stratalog.kernel import crc32c
 from stratalog.store.copies import clone, export_topic, import_topic, restore
-from stratalog.store.lifecycle.verifying import verify
+from stratalog.store.lifecycle.reports import verify
 
 SETTINGS = {"key.index.enable": True}
 

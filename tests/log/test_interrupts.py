@@ -97,7 +97,7 @@ class Trial:
         if wanted and up_to is None:
             assert latest is not None
             assert latest.offset == max(found), f"the latest of the key is {latest}, not at {max(found)}"
-        report = verify_partition(store._partitions.view("t", 0))
+        report = verify_partition(store.partitions.view("t", 0))
         assert report.ok, report.damages
 
     def left(self, mode: Any, up_to: int | None) -> None:

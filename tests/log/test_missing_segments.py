@@ -74,7 +74,7 @@ READS: dict[str, Callable[[Store, Topic], object]] = {
 
 
 def store_fs(store: Store) -> Any:
-    return store._partitions.context.fs
+    return store.partitions.context.fs
 
 
 @pytest.mark.parametrize("read_only", [True, False])

@@ -70,7 +70,7 @@ def grow(topic: stratalog.Topic, end: int) -> None:
 
 
 def writer_of(store: Store) -> PartitionWriter:
-    writer = store._partitions.registry.view("t", 0)
+    writer = store.partitions.registry.view("t", 0)
     assert isinstance(writer, PartitionWriter)
     return writer
 
@@ -318,7 +318,7 @@ def test_a_merge_takes_the_snapshots_of_the_segments_it_ends() -> None:
     assert snapshots <= kept
     assert olds[1].base_offset not in snapshots
     store.tick()
-    store._partitions.context.clock.advance(1000)  # type: ignore[attr-defined]
+    store.partitions.context.clock.advance(1000)  # type: ignore[attr-defined]
     store.tick()
     assert {int(name[:20]) for name in files_of(writer) if name[:1] == "0"} <= kept
     store.close()

@@ -41,7 +41,7 @@ def made() -> Log:
     for at in range(12):
         topic.append(b"synced %d" % at, b"k%d" % (at % 3), timestamp=now + at)
     topic.flush()
-    synced = store._partitions.view("t", 0).segments()[-1].base_offset
+    synced = store.partitions.view("t", 0).segments()[-1].base_offset
     facts = [Fact(b"aborted %d" % at, b"a%d" % at, now + 50) for at in range(3)]
     topic.append_batches(0, encode_batch(facts, 7, 0, transactional=True))
     topic.append(b"between", b"b", timestamp=now + 10)

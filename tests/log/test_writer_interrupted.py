@@ -15,7 +15,7 @@ import stratalog
 from stratalog import Record, Store
 from stratalog.errors import StorageError
 from stratalog.fs import MemoryFileSystem
-from stratalog.store.lifecycle.verifying import verify
+from stratalog.store.lifecycle.reports import verify
 from stratalog.store.topic import Topic
 from tests.log.cut_short import CuttingFileSystem, When
 from tests.store.test_door import make_batch

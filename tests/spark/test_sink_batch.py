@@ -299,7 +299,7 @@ def test_only_what_was_never_committed_is_discarded(log: Path) -> None:
 def test_a_holder_that_does_not_answer_is_named(log: Path) -> None:
     with stratalog.open(log) as store:
         files = stage(store, "q", 0, {("t", 0): [b"v"]})
-        held = store._journal._lock
+        held = store.journal.lock
         sink = Sink((str(log),), "t", ("value",), owner_of(1), 0.5)
         with held, pytest.raises(ControlError, match=r"not committed within 0\.5 s: process \d+ holds"):
             sink.commit("q", 0, files, job=False)

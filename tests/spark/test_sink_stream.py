@@ -85,7 +85,7 @@ def test_a_commit_that_fails_is_made_good_by_the_restart(
     spark: SparkSession, log: Path, tmp_path: Path
 ) -> None:
     with stratalog.open(log) as store:
-        with store._journal._lock, pytest.raises(Exception, match="holds the store and did not answer"):
+        with store.journal.lock, pytest.raises(Exception, match="holds the store and did not answer"):
             run(spark, log, tmp_path / "checkpoint", commitTimeout="1s")
         run(spark, log, tmp_path / "checkpoint")
         assert written(log) == wanted(ROWS)

@@ -51,7 +51,7 @@ def test_settings_that_changed_after_staging(
         sink.commit(message.query, message.batch, message.files, job=False)
     assert time.monotonic() - begun < 10, "it is not asked again"
     assert not (tmp_path / "log.staging").exists()
-    assert store._journal._state.pending == ()
+    assert store.journal.pending == ()
 
 
 def test_damage_is_told_at_once_and_kept(store: stratalog.Store, tmp_path: Path) -> None:

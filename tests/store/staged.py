@@ -27,7 +27,7 @@ def stage(
     timestamp: int | None = None,
 ) -> list[StagedFile]:
     """Stage values for partitions; the key of each is its value's first byte."""
-    context = store._partitions.context
+    context = store.partitions.context
     attempt = staging.Attempt(
         context.fs,
         staging.Place(query, batch, owner),
@@ -55,8 +55,8 @@ def values(store: stratalog.Store, topic: str, partition: int = 0) -> list[bytes
 
 def staged_files(store: stratalog.Store) -> list[str]:
     """Everything that lies in a staging directory, the directories too."""
-    fs, found = store._partitions.context.fs, []
-    for each in store._partitions.dirs.all:
+    fs, found = store.partitions.context.fs, []
+    for each in store.partitions.dirs.all:
         root = staging.root_of(each.path)
         if fs.exists(root):
             found.append(root)

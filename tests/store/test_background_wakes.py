@@ -39,7 +39,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
 
 def check_flushed(store: Store, name: str, end: int, partition: int = 0) -> None:
-    writer = store._partitions.writer(name, partition)
+    writer = store.partitions.writer(name, partition)
     eventually(lambda: writer.recovery_point >= end, timeout_s=5.0)
 
 

@@ -13,7 +13,7 @@ from stratalog.fs.handles import HandleCache
 from stratalog.log.context import LogContext
 from stratalog.log.segment.deletion import Deletions
 from stratalog.log.write.log_end import LogEnd
-from stratalog.store.changes import Changes
+from stratalog.store.catalog import Changes
 from stratalog.store.lifecycle.claims import Claims
 from stratalog.testing import MemoryFileSystem
 from tests.log.interrupting import Interrupter

@@ -107,7 +107,7 @@ def compacting(store: Store) -> tuple[threading.Thread, list[LifecycleReport | E
 
     thread = threading.Thread(target=run)
     thread.start()
-    eventually(lambda: len(store._lifecycle.claims.held()) == 2)
+    eventually(lambda: len(store.partitions.claims.held()) == 2)
     return thread, found
 
 
@@ -149,7 +149,7 @@ def test_closing_while_a_round_is_running(slow: Store, tmp_path: Path) -> None:
     began = time.monotonic()
     slow.close()
     assert time.monotonic() - began < 4
-    assert not slow._lifecycle.claims.held()
+    assert not slow.partitions.claims.held()
     thread.join()
     assert isinstance(found[0], LifecycleReport | errors.StratalogError)
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".cleaned", ".swap")]
@@ -169,7 +169,7 @@ def test_closing_while_the_janitor_is_at_it(tmp_path: Path) -> None:
     with stratalog.open(tmp_path / "log", config, janitor=True) as store:
         topic = store.create_topic("t", 1, {key.replace("_", "."): value for key, value in COMPACT.items()})
         fill_keys(topic, 5, records=100, size=1000)
-        eventually(lambda: bool(store._lifecycle.claims.held()))
+        eventually(lambda: bool(store.partitions.claims.held()))
         began = time.monotonic()
     assert time.monotonic() - began < 4
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("stratalog-janitor")]
@@ -212,7 +212,7 @@ def test_retention_and_compaction_of_one_partition_at_once() -> None:
     from stratalog.store.lifecycle.lifecycle import _Work
 
     work = _Work(lifecycle, None)
-    writer = life.store._partitions.writer("t", 0)
+    writer = life.store.partitions.writer("t", 0)
     work.carry_out(writer, [step for step in planned.steps if step.due])
     assert work.notes == []
     assert topic.log_start_offset() == 20

@@ -15,7 +15,7 @@ from stratalog.fs import DirectoryLock, HandleCache
 from stratalog.fs.lock import holder
 from stratalog.store.logdir import CLEAN_SHUTDOWN, LogDir
 from stratalog.store.partitions import Partitions
-from stratalog.store.tier.archives import Archives
+from stratalog.store.tier.tiering import Archives
 
 
 def cut_once(act: Callable[..., Any], error: BaseException) -> Callable[..., Any]:

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 import stratalog
 from stratalog import errors
 from stratalog.store.admin import control_server
-from stratalog.store.admin.admin import connect
-from stratalog.store.admin.commands import COMMANDS, run_command
+from stratalog.store.admin.admin import COMMANDS, connect, run_command
 from stratalog.store.admin.control import ControlClient, Frame, FrameReader
 from stratalog.store.store import Store
 from tests.store.lifecycle_support import eventually
@@ -123,7 +122,7 @@ def is_alive(store: Store) -> bool:
     assert store.control_address is not None
     topic = store.topic("t")
     end = topic.append(b"v").offset + 1
-    eventually(lambda: store._partitions.writer("t", 0).recovery_point >= end, timeout_s=5.0)
+    eventually(lambda: store.partitions.writer("t", 0).recovery_point >= end, timeout_s=5.0)
     client = ControlClient(store.control_address, None)
     try:
         return "topics" in client.request("ping", {}).header["result"]
@@ -239,15 +238,13 @@ def test_an_idle_client_is_dropped_and_comes_back(store: Store, monkeypatch: pyt
     monkeypatch.setattr(control_server, "IDLE_TIMEOUT_S", 0.01)
     with raw(store) as idle:
         assert answer(idle) is None
-    with connect(store._partitions.dirs.all[0].path) as client:
+    with connect(store.partitions.dirs.all[0].path) as client:
         for _ in range(3):
             assert client.roll("t") in (0, 1)
 
 
 def test_an_answer_that_is_too_large_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        COMMANDS, "ping", COMMANDS["ping"]._replace(run=lambda store, asked: "x" * (17 << 20))
-    )
+    monkeypatch.setitem(COMMANDS, "ping", COMMANDS["ping"]._replace(run=lambda store: "x" * (17 << 20)))
     assert store.control_address is not None
     client = ControlClient(store.control_address, None)
     with pytest.raises(errors.ControlError, match="too large"):

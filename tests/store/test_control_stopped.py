@@ -15,8 +15,8 @@ import pytest
 
 import stratalog
 from stratalog import Record, errors
-from stratalog.store.admin.commands import COMMANDS
-from stratalog.store.admin.control import ControlClient, Frame, pack_frame
+from stratalog.store.admin.admin import COMMANDS
+from stratalog.store.admin.control import ControlClient, Frame, Progress, pack_frame
 from tests.store.lifecycle_support import eventually
 
 HOLDER = """
@@ -107,8 +107,8 @@ def test_what_was_begun_may_still_happen(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_client_that_is_interrupted_does_not_meet_its_old_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def tell(store: object, asked: object) -> str:
-        asked.progress("work", 1, 2)  # type: ignore[attr-defined]
+    def tell(store: object, progress: Progress) -> str:
+        progress("work", 1, 2)
         return "old"
 
     def interrupt(*_: object) -> None:
@@ -117,7 +117,7 @@ def test_a_client_that_is_interrupted_does_not_meet_its_old_answer(
     with stratalog.open(tmp_path / "data") as store:
         assert store.control_address is not None
         client = ControlClient(store.control_address, None)
-        monkeypatch.setitem(COMMANDS, "flush", COMMANDS["flush"]._replace(run=tell))
+        monkeypatch.setitem(COMMANDS, "flush", COMMANDS["flush"]._replace(run=tell, takes_progress=True))
         with pytest.raises(KeyboardInterrupt):
             client.request("flush", {}, progress=interrupt)
         assert client.request("ping", {}).header["result"] == {"topics": 0}

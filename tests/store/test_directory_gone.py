@@ -52,7 +52,7 @@ ROUNDS: dict[str, Callable[[Store], Any]] = {
 
 
 def other(store: Store) -> str:
-    here = store._partitions.place("t", 0)[0].path
+    here = store.partitions.place("t", 0)[0].path
     return next(each.path for each in store.log_dirs() if each.path != here)
 
 
@@ -74,9 +74,9 @@ def store(tmp_path: Path) -> Any:
 
 def remove(store: Store) -> str:
     """Remove the directory, with no file of it left open."""
-    directory = store._partitions.place("t", 0)[1]
-    store._partitions.writers()[0].release_handle()
-    store._partitions.context.handles.forget_below(directory)
+    directory = store.partitions.place("t", 0)[1]
+    store.partitions.writers()[0].release_handle()
+    store.partitions.context.handles.forget_below(directory)
     shutil.rmtree(directory)
     return directory
 
@@ -118,8 +118,8 @@ def test_the_topic_can_be_deleted(store: Store) -> None:
 
 def test_a_directory_that_is_put_back_is_used_again(store: Store) -> None:
     topic = store.topic("t")
-    directory = store._partitions.place("t", 0)[1]
-    store._partitions.writers()[0].release_handle()
+    directory = store.partitions.place("t", 0)[1]
+    store.partitions.writers()[0].release_handle()
     Path(directory).rename(f"{directory}.away")
     with pytest.raises(errors.StorageError, match="is gone"):
         topic.roll()
@@ -144,10 +144,10 @@ def test_repair_gives_the_partition_up_in_the_open_store(store: Store, action: s
 
 def test_a_file_that_is_gone_is_named(store: Store) -> None:
     topic = store.topic("t")
-    directory = Path(store._partitions.place("t", 0)[1])
+    directory = Path(store.partitions.place("t", 0)[1])
     path = directory / f"{15:020}.log"
-    store._partitions.writers()[0].release_handle()
-    store._partitions.context.handles.forget_below(str(directory))
+    store.partitions.writers()[0].release_handle()
+    store.partitions.context.handles.forget_below(str(directory))
     path.unlink()
     with pytest.raises(errors.StorageError, match=re.escape(str(path))):
         topic.append(b"x")

@@ -152,7 +152,7 @@ def _abandon(store: Store) -> None:
     """Let go of a store as a killed process would: the locks are gone, nothing is written."""
     if store._background is not None:
         store._background.stop()
-    for each in store._partitions.dirs.all:
+    for each in store.partitions.dirs.all:
         each.release()
 
 

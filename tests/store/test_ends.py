@@ -21,7 +21,7 @@ from tests.store.test_door import make_batch
 
 
 def writer_of(store: Store, topic: str = "t") -> PartitionWriter:
-    return store._partitions.writer(topic, 0)
+    return store.partitions.writer(topic, 0)
 
 
 def open_transaction(topic: Topic) -> None:

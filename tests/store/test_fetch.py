@@ -195,7 +195,7 @@ def test_a_client_that_fetches_gets_what_read_returns(
             topic.delete_records(0, middle)
             work.run(10)
             check(topic, rng)
-        assert store._partitions.context.handles.stats().pinned <= 1, "the active segment's own"
+        assert store.partitions.context.handles.stats().pinned <= 1, "the active segment's own"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -303,7 +303,7 @@ def test_a_file_stays_readable_until_it_is_released(
     if act is not store_closed:
         store.tick()
     assert sent(fetched) == fetched.read() == wanted
-    handles = store._partitions.context.handles
+    handles = store.partitions.context.handles
     pinned = handles.stats().pinned
     fetched.release()
     fetched.release()
@@ -321,7 +321,7 @@ def test_a_segment_that_is_replaced_while_it_is_opened_is_looked_up_again(tmp_pa
             topic.append_many([Record(b"v" * 50, b"k%d" % (at % 2)) for at in range(10)])
             topic.append_many([Record(b"w" * 90, b"k%d" % (at % 2)) for at in range(10)])
             topic.roll()
-        context = store._partitions.context
+        context = store.partitions.context
         for segment in topic.segments(0):
             context.handles.forget(segment.path)
         with fs.pause_at("open", f"*/t-0/{0:020d}.log") as pause:
@@ -352,7 +352,7 @@ def test_damage_that_headers_show_is_named(store: Store) -> None:
         topic.fetch(0, 15, 1000)
     with topic.fetch(0, 20, 1000) as fetched:
         assert fetched.next_offset == 30
-    assert store._partitions.context.handles.stats().pinned <= 1
+    assert store.partitions.context.handles.stats().pinned <= 1
 
 
 def test_a_missing_segment_is_not_passed_over(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import stratalog
 from stratalog.errors import FormatError
-from stratalog.store.lifecycle.verifying import verify
+from stratalog.store.lifecycle.reports import verify
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "kafka-4.3.1" / "log-dir"
 LOGS = [log for log in GOLDEN.glob("*/*.log") if log.stat().st_size]

@@ -10,7 +10,7 @@ import pytest
 import stratalog
 from stratalog.errors import CorruptionError
 from stratalog.format import batch as batches
-from stratalog.store.lifecycle.verifying import verify
+from stratalog.store.lifecycle.reports import verify
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "kafka-4.3.1" / "log-dir"
 TOPIC, END = "codec-none", 600

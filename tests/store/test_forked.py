@@ -123,10 +123,10 @@ class Held:
 
 def held_locks(store: Store) -> Held:
     """Hold every partition's lock and the locks that all operations share, each in a thread of its own."""
-    context = store._partitions.context
+    context = store.partitions.context
     owners = [context.handles, context.cache, store.topic("many")]
     shared = [value for owner in owners for value in vars(owner).values() if hasattr(value, "acquire")]
-    return Held(*(writer.lock for writer in store._partitions.writers()), *shared)
+    return Held(*(writer.lock for writer in store.partitions.writers()), *shared)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS.keys())
@@ -203,7 +203,7 @@ def test_close_in_the_child_leaves_everything_to_the_parent(tmp_path: Path) -> N
 
 
 def held_locks_of(store: Store) -> Held:
-    return Held(*(writer.lock for writer in store._partitions.writers()))
+    return Held(*(writer.lock for writer in store.partitions.writers()))
 
 
 def test_a_child_that_outlives_its_parent_is_no_holder(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_a_round_skips_a_partition_that_failed_and_says_so() -> None:
     life = Life()
     for name in ("a", "b"):
         fill(life.topic(name, retention_segments=1), 3)
-    writer = life.store._partitions.writer("a", 0)
+    writer = life.store.partitions.writer("a", 0)
     writer.take_offline(errors.StorageError("the disk said no"))
     report = life.store.retain()
     assert {step.topic for step in report.steps} == {"b"}

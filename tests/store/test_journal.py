@@ -66,7 +66,7 @@ def test_a_replayed_batch_is_a_no_op_and_its_files_go(store: stratalog.Store) ->
 
 
 def test_ids_are_remembered_by_the_next_life(store: stratalog.Store) -> None:
-    fs, clock = store._partitions.context.fs, store._partitions.context.clock
+    fs, clock = store.partitions.context.fs, store.partitions.context.clock
     store.commit_staged("q", 4, stage(store, "q", 4, {("t", 0): numbered(0, 2)}))
     store.commit_staged("job", 0, stage(store, "job", 0, {("t", 0): numbered(2, 2)}), job=True)
     store.close()
@@ -100,7 +100,7 @@ def test_whole_segments_are_adopted_by_rename(store: stratalog.Store) -> None:
     whole = [file for file in files if file.whole]
     assert len(files) > 4
     assert len(whole) == len(files) - 1
-    fs = store._partitions.context.fs
+    fs = store.partitions.context.fs
     inodes = {fs.stat(f"{staging.root_of('/data/log')}/{file.name}").inode for file in whole}
     store.commit_staged("q", 0, files)
     topic.append(b"after", b"k", partition=0)
@@ -171,14 +171,14 @@ def refused(store: stratalog.Store, files: list[journals.StagedFile]) -> Stratal
     with pytest.raises(StratalogError) as caught:
         store.commit_staged("q", 0, files)
     assert values(store, "t") == []
-    assert store._journal._state.pending == ()
+    assert store.journal.pending == ()
     return caught.value
 
 
 def test_staged_bytes_that_changed_are_refused(store: stratalog.Store) -> None:
     (file,) = stage(store, "q", 0, {("t", 0): numbered(0, 5)})
     path = f"/data/log.staging/{file.name}"
-    fs = store._partitions.context.fs
+    fs = store.partitions.context.fs
     assert isinstance(refused(store, [file._replace(crc=file.crc ^ 1)]), errors.CorruptionError)
     assert isinstance(refused(store, [file._replace(size_bytes=file.size_bytes - 1)]), errors.CorruptionError)
     assert isinstance(refused(store, [file._replace(records=4)]), errors.CorruptionError)
@@ -221,7 +221,7 @@ def test_what_an_append_would_refuse_is_refused_before_it_is_decided(store: stra
 
 
 def test_a_damaged_journal_stops_commits_and_not_the_store(store: stratalog.Store) -> None:
-    fs, clock = store._partitions.context.fs, store._partitions.context.clock
+    fs, clock = store.partitions.context.fs, store.partitions.context.clock
     store.commit_staged("q", 0, stage(store, "q", 0, {("t", 0): numbered(0, 1)}))
     store.close()
     path = f"/data/log/{journals.FILE_NAME}"
@@ -284,7 +284,7 @@ def test_others_that_live_keep_what_they_staged(store: stratalog.Store) -> None:
 
 
 def test_what_the_dead_staged_goes_at_the_next_commit_or_open(store: stratalog.Store) -> None:
-    fs, clock = store._partitions.context.fs, store._partitions.context.clock
+    fs, clock = store.partitions.context.fs, store.partitions.context.clock
     stage(store, "dead", 0, {("t", 0): numbered(0, 1)}, owner=DEAD)
     store.commit_staged("q", 0, stage(store, "q", 0, {("t", 0): numbered(0, 1)}))
     assert staged_files(store) == []
@@ -295,7 +295,7 @@ def test_what_the_dead_staged_goes_at_the_next_commit_or_open(store: stratalog.S
 
 
 def test_what_another_machine_staged_goes_after_a_day(store: stratalog.Store) -> None:
-    clock = store._partitions.context.clock
+    clock = store.partitions.context.clock
     assert isinstance(clock, ManualClock)
     stage(store, "far", 0, {("t", 0): numbered(0, 1)}, owner="elsewhere@1@1")
     store.commit_staged("q", 0, stage(store, "q", 0, {("t", 0): numbered(0, 1)}))
@@ -314,7 +314,7 @@ def test_owners_are_told_apart() -> None:
 
 
 def test_strange_directories_are_left_alone(store: stratalog.Store) -> None:
-    fs = store._partitions.context.fs
+    fs = store.partitions.context.fs
     fs.make_dir("/data/log.staging/what is this")
     store.commit_staged("q", 0, stage(store, "q", 0, {("t", 0): numbered(0, 1)}))
     assert fs.list_dir("/data/log.staging") == ["what is this"]
@@ -332,7 +332,7 @@ def test_a_full_disk_in_the_middle_is_finished_by_the_next_try(monkeypatch: pyte
         files = stage(store, "q", 0, {("t", 0): numbered(0, 2), ("t", 1): wanted})
         assert not files[0].whole
         appended = [file._replace(whole=False) for file in files]
-        writer = store._partitions.writer("t", 1)
+        writer = store.partitions.writer("t", 1)
         plain, failed = writer.write_batches, False
 
         def write(*arguments: Any) -> Any:
@@ -361,7 +361,7 @@ def test_a_decision_that_could_not_be_written_for_sure(
     store: stratalog.Store, monkeypatch: pytest.MonkeyPatch, taken_back: bool
 ) -> None:
     """The journal has its name and the sync failed: the commit did not happen, or it will."""
-    context = store._partitions.context
+    context = store.partitions.context
     fs, plain, failing = context.fs, context.fs.write_atomic, [True, not taken_back]
 
     def write_atomic(path: str, data: bytes) -> None:
@@ -374,7 +374,7 @@ def test_a_decision_that_could_not_be_written_for_sure(
     with pytest.raises(errors.StorageError, match="no word"):
         store.commit_staged("q", 0, files)
     assert values(store, "t") == []
-    assert len(store._journal._state.pending) == (0 if taken_back else 1)
+    assert len(store.journal.pending) == (0 if taken_back else 1)
     again = stage(store, "q", 0, {("t", 0): numbered(0, 3)})
     assert store.commit_staged("q", 0, again).duplicate is not taken_back
     assert values(store, "t") == numbered(0, 3)
@@ -387,11 +387,11 @@ def test_a_decided_file_that_somebody_removed_is_missed(
     def full(*_: object) -> int:
         raise errors.DiskFullError("no room")
 
-    monkeypatch.setattr("stratalog.store.journal.roll_forward.adopt", full)
+    monkeypatch.setattr("stratalog.store.journal.journal.adopt", full)
     files = stage(store, "q", 0, {("t", 0): numbered(0, 10, BIG)})
     with pytest.raises(errors.DiskFullError):
         store.commit_staged("q", 0, files)
-    fs = store._partitions.context.fs
+    fs = store.partitions.context.fs
     hidden = f"/data/log.staging/{files[0].name}"
     fs.rename(hidden, "/data/hidden")
     monkeypatch.undo()
@@ -465,14 +465,14 @@ def test_through_the_holder(tmp_path: Path) -> None:
     with stratalog.open(tmp_path / "log") as store:
         store.create_topic("t", 1, SMALL_SEGMENTS)
         assert store.control_address is not None
-        from stratalog.store.admin.admin import AdminClient, _Remote
+        from stratalog.store.admin.admin import AdminClient
         from stratalog.store.admin.control import ControlClient
 
-        client = AdminClient(_Remote(ControlClient(store.control_address, None)), remote=True, pid=None)
+        client = AdminClient.through(ControlClient(store.control_address, None), None)
         files = stage(store, "q", 0, {("t", 0): numbered(0, 30, BIG)})
         assert client.commit_staged("q", 0, files) == Committed(False, 30)
         assert client.commit_staged("q", 0, files) == Committed(True, 0)
-        with pytest.raises(errors.ControlError, match="not a staged file"):
-            client._door.request("commit_staged", {"query": "q", "batch": 1, "job": False, "files": [["x"]]})
+        with pytest.raises(errors.ControlError, match="staged files"):
+            client.ask("commit_staged", {"query": "q", "batch": 1, "job": False, "files": [["x"]]}, b"", None)
         client.close()
         assert values(store, "t") == numbered(0, 30, BIG)

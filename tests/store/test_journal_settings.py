@@ -32,7 +32,7 @@ def store() -> Iterator[stratalog.Store]:
 
 def staged(store: stratalog.Store, *, keyed: bool = True) -> list[StagedFile]:
     """Some batches for t-0, in one file that is to be appended."""
-    context = store._partitions.context
+    context = store.partitions.context
     place = staging.Place("q", 0, LIVE)
     facts = staging.facts_of(store, "t")
     attempt = staging.Attempt(context.fs, place, lambda _: facts, now_ms=context.clock.now_ms)
@@ -63,15 +63,15 @@ def full_after(monkeypatch: pytest.MonkeyPatch, offset: int, topic: str = "t") -
 
 def half(store: stratalog.Store, files: list[StagedFile], monkeypatch: pytest.MonkeyPatch) -> None:
     """Decide a commit, of which only the first half reaches the log."""
-    monkeypatch.setattr("stratalog.store.journal.roll_forward.APPEND_BYTES", 1)
+    monkeypatch.setattr("stratalog.store.journal.journal.APPEND_BYTES", 1)
     with full_after(monkeypatch, 30), pytest.raises(errors.DiskFullError):
         store.commit_staged("q", 0, files)
     assert values(store, "t") == ROWS[:30]
-    assert len(store._journal._state.pending) == 1
+    assert len(store.journal.pending) == 1
 
 
 def later(store: stratalog.Store) -> None:
-    clock = store._partitions.context.clock
+    clock = store.partitions.context.clock
     assert isinstance(clock, ManualClock)
     store.alter_topic("t", {"message.timestamp.before.max.ms": 60_000})
     clock.advance(3_600_000)
@@ -96,13 +96,13 @@ def test_settings_of_today_do_not_stop_what_was_decided(
     CHANGES[change](store)
     if reopened:
         store.close()
-        context = store._partitions.context
+        context = store.partitions.context
         store = stratalog.open("/data/log", fs=context.fs, clock=context.clock, background=False)
         assert values(store, "t") == ROWS
     assert store.commit_staged("q", 0, []).duplicate
     assert values(store, "t") == ROWS
     assert staged_files(store) == []
-    assert store._journal._state.pending == ()
+    assert store.journal.pending == ()
     assert stratalog.verify(store).damages == ()
     if change == "keys":
         store.topic("t").roll()
@@ -118,7 +118,7 @@ def test_the_same_settings_refuse_what_is_not_decided_yet(store: stratalog.Store
     store.alter_topic("t", {"max.message.bytes": 1 << 20, "cleanup.policy": "compact"})
     with pytest.raises(errors.InvalidRecordError):
         store.commit_staged("q", 0, keyless)
-    assert store._journal._state.pending == ()
+    assert store.journal.pending == ()
     assert store.commit_staged("q", 0, large).records == 60
 
 
@@ -138,7 +138,7 @@ def test_a_deleted_topic_gets_nothing_and_the_others_all(
     assert not again or values(store, "t") == []
     assert "commit q/0: 60 records for t-0 are left out: " in caplog.text
     assert staged_files(store) == []
-    assert store._journal._state.pending == ()
+    assert store.journal.pending == ()
 
 
 def test_what_was_staged_for_a_topic_of_the_same_name_is_refused(store: stratalog.Store) -> None:

@@ -95,11 +95,11 @@ def made() -> tuple[MovingFileSystem, Store, Topic]:
 
 
 def forget(store: Store) -> None:
-    writer = store._partitions.writers()[0]
+    writer = store.partitions.writers()[0]
     writer.release_handle()
     for segment in writer.segments():
         segment.forget()
-    store._partitions.context.handles.forget_below(writer.directory)
+    store.partitions.context.handles.forget_below(writer.directory)
 
 
 @pytest.mark.parametrize("name", LOOKUPS)

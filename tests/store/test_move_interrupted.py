@@ -55,8 +55,8 @@ def check(disk: MemoryFileSystem, store: Store, topic: Topic, what: str) -> None
         assert len(values(topic)) == end + 1, what
         store.tick()
         where = [path for path in (OLD, NEW) if disk.exists(f"{path}/t-0")]
-        assert where == [store._partitions.place("t", 0)[0].path], what
-        assert store._partitions.moves.topics() == set(), what
+        assert where == [store.partitions.place("t", 0)[0].path], what
+        assert store.partitions.moves.topics() == set(), what
 
     in_time(use, what)
     in_time(store.close, what)
@@ -147,9 +147,9 @@ def test_the_next_operation_ends_a_move_that_was_cut_short(
     monkeypatch: pytest.MonkeyPatch, first: str, operation: str
 ) -> None:
     cut = InterruptedTwice(monkeypatch, first, 1)
-    assert cut.store._partitions.moves.topics() == {"t"}
+    assert cut.store.partitions.moves.topics() == {"t"}
     in_time(lambda: OPERATIONS[operation](cut.store, cut.topic), operation)
-    assert cut.store._partitions.moves.topics() == set()
+    assert cut.store.partitions.moves.topics() == set()
     check(cut.disk, cut.store, cut.topic, operation)
 
 

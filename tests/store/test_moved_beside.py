@@ -127,7 +127,7 @@ def test_a_thread_beside_a_look_sees_no_end_that_its_segments_do_not_reach(
         topic = store.create_topic("t")
         topic.append(b"0", sync=True)
         with stratalog.open("a", fs=fs, read_only=True, background=False) as reader:
-            view = reader._partitions.view("t", 0)
+            view = reader.partitions.view("t", 0)
             topic.append(b"1")
             topic.roll()
             topic.append(b"2", sync=True)

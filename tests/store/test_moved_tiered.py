@@ -52,7 +52,7 @@ class Moved:
         self.new = next(path for path in DIRS if path != self.old)
 
     def place(self) -> str:
-        return self.store._partitions.place("t", 0)[0].path
+        return self.store.partitions.place("t", 0)[0].path
 
     def move(self) -> Running:
         return Running(self.store.move_partition, "t", 0, self.new)
@@ -135,7 +135,7 @@ ROUNDS: list[Callable[[Store], Any]] = [
     lambda store: store.archive("t"),
     lambda store: store.lifecycle(),
     lambda store: store.take_over_archive("t"),
-    lambda store: store._lifecycle.sweep_archive(),
+    lambda store: store.partitions.archives.sweep(),
 ]
 
 
@@ -168,7 +168,7 @@ def test_a_round_beside_a_move_ends_well(moved: Moved, act: Callable[[Store], An
 
 
 def test_a_tier_of_an_old_place_writes_nothing(moved: Moved) -> None:
-    tiering = moved.store._partitions.archives.tiering
+    tiering = moved.store.partitions.archives.tiering
     assert tiering is not None
     tier = tiering._tier("t", 0)
     assert tier is not None

@@ -14,7 +14,7 @@ import stratalog
 from stratalog import Record, Store, Topic
 from stratalog.errors import StorageError, UnknownTopicError
 from stratalog.fs import FailingFileSystem, Fault, FileSystem, MemoryFileSystem, RealFileSystem
-from stratalog.store.registry import Registry
+from stratalog.store.catalog import Registry
 from stratalog.testing.clock import ManualClock
 from tests.store.pausing import PausingFileSystem, Running
 
@@ -178,14 +178,14 @@ def test_a_reader_during_a_move_leaves_no_handle_behind(tmp_path: Path) -> None:
     with stratalog.open(places, fs=cast(FileSystem, fs), background=False) as store:
         topic = store.create_topic("t")
         topic.append_many([Record(b"%d" % i) for i in range(10)], sync=True)
-        old = store._partitions.place("t", 0)[0].path
+        old = store.partitions.place("t", 0)[0].path
         new = next(path for path in places if path != old)
         with fs.pause_at("rename", f"{new}/t-0") as pause:
             running = Running(store.move_partition, "t", 0, new)
             pause.wait_until_reached()
             assert len(values(topic)) == 10
         running.result()
-        assert not [path for path in store._partitions.context.handles.paths() if path.startswith(old)]
+        assert not [path for path in store.partitions.context.handles.paths() if path.startswith(old)]
         topic.append_many([Record(b"%d" % i) for i in range(10, 20)], sync=True)
         store.move_partition("t", 0, old)
         assert values(topic) == [b"%d" % i for i in range(20)]
@@ -206,7 +206,7 @@ def test_a_move_that_is_published_stays_whatever_interrupts_it(monkeypatch: pyte
             patched.setattr(Registry, "put", put_and_interrupt)
             with pytest.raises(KeyboardInterrupt):
                 store.move_partition("t", 0, NEW)
-        assert store._partitions.place("t", 0)[0].path == NEW
+        assert store.partitions.place("t", 0)[0].path == NEW
         assert topic.append(b"next").offset == 21
         assert values(topic)[20:] == [b"new", b"next"]
-        assert not store._partitions.context.fs.exists(f"{OLD}/t-0")
+        assert not store.partitions.context.fs.exists(f"{OLD}/t-0")

@@ -47,7 +47,7 @@ class Log:
             self.store.retain("t")
             assert self.topic.log_start_offset() == before
         self.store.flush()
-        self.store._partitions.checkpoint()
+        self.store.partitions.checkpoint()
         self.store.tick()
         self.clock.advance(5_000)
 

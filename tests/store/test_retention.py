@@ -181,7 +181,7 @@ def test_an_append_that_comes_in_between_is_not_rolled_away() -> None:
     life.clock.advance(2 * HOUR_MS)
     roll = life.store.retain(preview=True).steps[0]
     topic.append(b"new")
-    writer = life.store._partitions.writer("t", 0)
+    writer = life.store.partitions.writer("t", 0)
     assert not writer.roll_idle(roll.next_offset)
     assert actions(life.store.retain()) == []
     assert bases(topic) == [0]
@@ -396,7 +396,7 @@ def test_a_thousand_rolls_leak_nothing(keyed: bool) -> None:
     assert kinds[".snapshot"] <= 6
     numbers = life.store.lifecycle()[0]
     assert sum(state.files for state in numbers.states.values()) == sum(kinds.values())
-    assert life.store._partitions.context.deletions.waiting() == []
+    assert life.store.partitions.context.deletions.waiting() == []
     assert life.store.open_files() < 20
     life.store.close()
     assert life.kinds()[".snapshot"] <= 7

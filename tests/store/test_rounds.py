@@ -89,7 +89,7 @@ def test_a_quiet_partition_is_not_looked_at_with_every_tick(monkeypatch: pytest.
         clock.advance(100)
         store.tick()
         assert called[5:].count("quiet") == 1
-        assert store._partitions.writer("quiet", 0).recovery_point == 2
+        assert store.partitions.writer("quiet", 0).recovery_point == 2
         clock.advance(30_001)
         store.tick()
         assert [segment.state for segment in quiet.segments()] == ["sealed", "active"]
@@ -126,7 +126,7 @@ def test_a_flush_of_all_goes_on_behind_one_that_fails() -> None:
     fs.inject(Fault("sync", "/data/a-0/*"))
     with pytest.raises(StorageError, match="a-0"):
         store.flush()
-    assert store._partitions.writer("b", 0).recovery_point == 1
+    assert store.partitions.writer("b", 0).recovery_point == 1
     fs.heal()
     store.close()
 

@@ -40,7 +40,7 @@ def filled(store: Store, config: dict[str, object]) -> dict[int, str]:
 
 
 def held(store: Store, path: str) -> list[int]:
-    fs: Any = store._partitions.context.fs
+    fs: Any = store.partitions.context.fs
     return [int(name[-1]) for name in fs.list_dir(path) if name in ("t-0", "t-1")]
 
 
@@ -89,11 +89,11 @@ def test_deletion_planned_for_a_topic_does_not_reach_the_next_one_of_its_name() 
     fs = PausingFileSystem(MemoryFileSystem())
     with opened(fs) as store:
         filled(store, {})
-        planned = store._partitions.writer("t", 0)
+        planned = store.partitions.writer("t", 0)
         store.delete_topic("t")
         filled(store, {})
         with pytest.raises(ClosedError):
-            store._partitions.delete_records_of(planned, 5)
+            store.partitions.delete_records_of(planned, 5)
         assert store.topic("t").log_start_offset(0) == 0
 
 

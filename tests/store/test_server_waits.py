@@ -73,7 +73,7 @@ def test_a_wait_that_is_cancelled_is_forgotten() -> None:
         completion.cancel()
         topic.append(b"x")
         assert not told
-        assert not store._partitions.writer("t", 0).ends.waiting
+        assert not store.partitions.writer("t", 0).ends.waiting
         with pytest.raises(errors.InvalidArgumentError, match="use one of high_watermark, last_stable"):
             topic.when(0, "end", 1)  # type: ignore[arg-type]
 

@@ -16,9 +16,7 @@ from stratalog import Record, Store
 from stratalog.archive.directory import DirectoryObjects
 from stratalog.errors import ClosedError, TopicExistsError
 from stratalog.fs import FileSystem, MemoryFileSystem, RealFileSystem
-from stratalog.store.catalog import TopicEntry
-from stratalog.store.changes import Changes
-from stratalog.store.registry import Registry
+from stratalog.store.catalog import Changes, Registry, TopicEntry
 from stratalog.testing.clock import ManualClock
 from tests.store.pausing import Pause, PausingFileSystem, Running
 
@@ -180,7 +178,7 @@ def test_retention_waits_for_the_object_store_in_its_own_thread(tmp_path: Any) -
             store.alter_topic("cold", {"retention.ms": 1, "local.retention.ms": 1})
             pause.wait_until_reached()
             end = warm.append(b"y").offset + 1
-            writer = store._partitions.writer("warm", 0)
+            writer = store.partitions.writer("warm", 0)
             Running(lambda: _wait_until(lambda: writer.recovery_point >= end)).result()
             objects.pause = None
 
@@ -210,7 +208,7 @@ def test_topics_are_found_by_name_and_by_id_and_snapshots_stay() -> None:
 
 
 def test_a_view_stays_only_with_its_partition(store: Store) -> None:
-    registry, partitions = store._partitions.registry, store._partitions
+    registry, partitions = store.partitions.registry, store.partitions
     entry, view = registry.entries["busy"], registry.view("busy", 0)
     assert view is not None
     assert view in registry.writers

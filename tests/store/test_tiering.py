@@ -68,7 +68,7 @@ def test_a_store_opens_and_lists_without_its_archive(tiered: Tiered) -> None:
 def test_nothing_leaves_before_it_is_safe_in_the_archive(tiered: Tiered) -> None:
     tiered.seal(3)
     tiered.archive()
-    writer = tiered.store._partitions.writer(TOPIC, 0)
+    writer = tiered.store.partitions.writer(TOPIC, 0)
     gone = next(key for key in sorted(tiered.stored()) if "/00000000000000000012/" in key)
     tiered.cloud.delete([gone])
     with pytest.raises(errors.ArchiveError, match="the archive does not") as caught:
@@ -83,7 +83,7 @@ def test_only_the_head_may_leave(tiered: Tiered) -> None:
     tiered.seal(2)
     tiered.archive()
     tiered.seal(2)
-    writer = tiered.store._partitions.writer(TOPIC, 0)
+    writer = tiered.store.partitions.writer(TOPIC, 0)
     gone = tiered.tiering.drop_local(writer, 48)
     assert [segment.base_offset for segment in gone] == [0, 12], "the rest is not archived yet"
     tiered.check()
@@ -189,7 +189,7 @@ def test_a_tombstone_stays_while_the_archive_may_hold_its_key(tiered: Tiered) ->
     tiered.store.compact(TOPIC, force=True)
     tiered.leave()
     assert tiered.states()[0] == (0, "archived")
-    below = tiered.tiering.may_be_below(tiered.store._partitions.writer(TOPIC, 0))
+    below = tiered.tiering.may_be_below(tiered.store.partitions.writer(TOPIC, 0))
     assert below is not None
     assert below([b"k1", b"nobody", b"k4"]) == {b"k1", b"k4"}
     for key in (b"k1", b"nobody"):
@@ -218,7 +218,7 @@ def test_another_store_cannot_write_here(tiered: Tiered) -> None:
     tiered.seal()
     report = tiered.store.archive()
     assert any("another process with the id of this store" in note for note in report.notes)
-    writer = tiered.store._partitions.writer(TOPIC, 0)
+    writer = tiered.store.partitions.writer(TOPIC, 0)
     with pytest.raises(errors.ArchiveConflictError):
         tiered.tiering.drop_local(writer, 24)
     tiered.check()
@@ -300,7 +300,7 @@ def test_what_a_crash_left_behind_the_archive_is_not_read(tiered: Tiered) -> Non
 def test_rewriting_is_limited_to_what_may_hold_a_key(tiered: Tiered) -> None:
     tiered.seal(2)
     tiered.leave()
-    writer = tiered.store._partitions.writer(TOPIC, 0)
+    writer = tiered.store.partitions.writer(TOPIC, 0)
     segments = tiered.tiering.archived(writer)
     assert all(isinstance(segment, ArchivedSegment) for segment in segments)
     assert tiered.tiering.may_hold(segments[0], [b"k1", b"x"])
@@ -317,7 +317,7 @@ def test_a_rebuilt_store_may_take_the_archive_over(tiered: Tiered) -> None:
     other.fs.remove(f"{ROOT}/meta.properties")  # so that it is another store
     other.fs.remove(COPY)
     other.open()
-    writer = other.store._partitions.writer(TOPIC, 0)
+    writer = other.store.partitions.writer(TOPIC, 0)
     report = other.store.archive()
     assert any("belongs to the store" in note for note in report.notes)
     assert not any(other.tiering.is_archived(segment) for segment in writer.local_segments()[:-1])

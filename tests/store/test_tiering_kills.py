@@ -119,7 +119,7 @@ def test_a_crash_at_every_call_of_this_machine(modes: tuple[SurvivorMode, ...], 
             tiered.leave()
             tiered.erase(b"k3")
         except SimulatedCrash:
-            tiered.store._partitions.archives.close()
+            tiered.store.partitions.archives.close()
         else:
             break
         after = Tiered(here, tiered.fs.survivor(modes[calls % len(modes)], random.Random(calls)))

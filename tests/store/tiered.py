@@ -66,7 +66,7 @@ class Tiered:
     def reboot(self) -> Store:
         """The process was killed: another one opens what is there, with a healthy object store."""
         if self.opened is not None:
-            self.opened._partitions.archives.close()
+            self.opened.partitions.archives.close()
         self.fs.crash()
         self.fs = self.fs.survivor("kill", random.Random(0))
         self.objects = FaultyObjects(self.cloud)
@@ -83,7 +83,7 @@ class Tiered:
 
     @property
     def tiering(self) -> Tiering:
-        tiering = self.store._partitions.archives.tiering
+        tiering = self.store.partitions.archives.tiering
         assert tiering is not None
         return tiering
 

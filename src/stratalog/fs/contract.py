@@ -26,7 +26,7 @@ import contextlib
 import errno
 import os
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, Self, TypeAlias
 
@@ -293,32 +293,34 @@ DEVICE_FAILURES = frozenset(
 """Errors of a disk as a whole; every other one is about the file that was asked for."""
 
 
-def is_device_failure(error: BaseException) -> bool:
-    """Return True for an error of the disk: a failed sync, or an errno in `DEVICE_FAILURES`."""
-    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-    return isinstance(error, SyncFailedError) or getattr(cause, "errno", None) in DEVICE_FAILURES
-
-
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 """Errors of a process that is short of something for a moment; the disk is well."""
-
-
-def is_shortage(error: BaseException) -> bool:
-    """Return True if a call failed for want of descriptors or memory: it may be tried again."""
-    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-    return not isinstance(error, SyncFailedError) and getattr(cause, "errno", None) in SHORTAGES
-
 
 REFUSALS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
-def is_refusal(error: BaseException | None) -> bool:
-    """Return True for an error, or one with a cause, that says we may not write here: a read-only mount."""
+def has_errno(error: BaseException | None, numbers: Collection[int]) -> bool:
+    """Return True if an error, or one of its causes, has one of these errnos."""
     while error is not None:
-        if getattr(error, "errno", None) in REFUSALS:
+        if getattr(error, "errno", None) in numbers:
             return True
-        error = None if error.__cause__ is error else error.__cause__  # one that passed as it is
+        error = None if error.__cause__ is error else error.__cause__  # an error that was raised as it is
     return False
+
+
+def is_device_failure(error: BaseException) -> bool:
+    """Return True for an error of the disk: a failed sync, or an errno in `DEVICE_FAILURES`."""
+    return isinstance(error, SyncFailedError) or has_errno(error, DEVICE_FAILURES)
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return True if a call failed for want of descriptors or memory: it may be tried again."""
+    return not isinstance(error, SyncFailedError) and has_errno(error, SHORTAGES)
+
+
+def is_refusal(error: BaseException | None) -> bool:
+    """Return True for an error that says we may not write here: a read-only mount."""
+    return has_errno(error, REFUSALS)
 
 
 def os_error(code: int, path: str) -> OSError:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from stratalog.log.read.list_offsets import OffsetSpec
 from stratalog.store.admin.admin import AdminClient, connect
-from stratalog.store.lifecycle.numbers import LogDirInfo
-from stratalog.store.lifecycle.verifying import verify
+from stratalog.store.lifecycle.reports import LogDirInfo, verify
 from stratalog.store.store import Store, open_store
 from stratalog.store.topic import Topic
 

@@ -1,22 +1,29 @@
-"""The background thread of a writable store: it does what time makes due, and waits for nobody.
+"""The background thread of a writable store, and what time makes due: idle rolls, flushes, write-behind.
 
-The control socket is served by threads of its own (`stratalog.store.admin.control_server`): a client that
-does not read, or a command that takes long, must not delay ``flush.ms``.
+The thread waits for nothing else, so that ``flush.ms`` is kept: the control socket and the janitor have
+threads of their own. A partition's failure is reported once and does not stop the others. A partition in
+which nothing has happened since the last tick costs a few comparisons.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stratalog.log.context import logger
+from stratalog.config import TopicConfig
+from stratalog.log.context import LogContext, logger
+from stratalog.log.segment.segment import Segment
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.admin.control import listen
 from stratalog.store.admin.control_server import ControlServer
 
 if TYPE_CHECKING:
+    from stratalog.store.catalog import Registry
     from stratalog.store.store import Store
+
 
 LONGEST_PAUSE_S = 1.0
 
@@ -24,18 +31,19 @@ LONGEST_PAUSE_S = 1.0
 class Background:
     """Runs until `stop`. Errors of the work itself are logged; they never end the thread."""
 
-    def __init__(self, store: Store, *, control: bool) -> None:
+    def __init__(self, store: Store, run_command: Callable[..., Any] | None) -> None:
+        """``run_command`` runs the commands of the control socket; without one there is no socket."""
         self._store = store
         self._stopping = False
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._control = self._serve() if control else None
+        self._control = None if run_command is None else self._serve(run_command)
         self._thread = threading.Thread(target=self._run, name="stratalog-background", daemon=True)
         self._thread.start()
 
-    def _serve(self) -> ControlServer | None:
-        for each in self._store._partitions.dirs.online():
+    def _serve(self, run_command: Callable[..., Any]) -> ControlServer | None:
+        for each in self._store.partitions.dirs.online():
             try:
-                return ControlServer(self._store, *listen(each.path))
+                return ControlServer(run_command, *listen(each.path))
             except OSError as error:
                 logger.warning("no control socket in %s: %s", each.path, error)
         return None
@@ -68,10 +76,86 @@ class Background:
         while not self._stopping:
             try:
                 self._store.tick()
-                pause_s = self._store._partitions.tick_interval_s()
+                pause_s = self._store.partitions.tick_interval_s()
             except Exception:  # noqa: BLE001 - the thread must live
                 logger.exception("background work failed")
             with suppress(queue.Empty):
                 self._wakes.get(timeout=pause_s)
                 while True:
                     self._wakes.get_nowait()
+
+
+LONGEST_QUIET_MS = 10_000
+"""A quiet partition is looked at this often at least; an idle roll may be late by as much."""
+
+
+class Troubles:
+    """Failures that were reported. Each is reported once, until its cause is gone or another one comes."""
+
+    def __init__(self, context: LogContext) -> None:
+        self._context = context
+        self._known: dict[str, str] = {}
+
+    def report(self, where: str, error: Exception) -> None:
+        """Warn of a failure, unless it is the one that was reported last for this place."""
+        text = str(error) or type(error).__name__
+        message = text if text.startswith(where) else f"{where}: {text}"
+        if self._known.get(where) != message:
+            self._known[where] = message
+            self._context.warn(message)
+
+    def clear(self, where: str) -> None:
+        """Report the next failure again: this place works."""
+        if self._known:
+            self._known.pop(where, None)
+
+
+class _Quiet(NamedTuple):
+    """A partition in which everything was done; until one of these changes there is nothing to do."""
+
+    next_offset: int
+    segments: tuple[Segment, ...]
+    config: TopicConfig
+    seen_ms: int
+    for_ms: int
+
+
+class Ticker:
+    """Looks after the writers of a store. Called by one thread at a time."""
+
+    def __init__(self, context: LogContext, registry: Registry) -> None:
+        self._context = context
+        self._registry = registry
+        self._quiet: dict[PartitionWriter, _Quiet] = {}
+        self.troubles = Troubles(context)
+
+    def tick(self) -> None:
+        """Do what is due in every partition."""
+        now_ms, before, quiet = self._context.clock.now_ms(), self._quiet, {}
+        for writer in self._registry.writers:
+            known = before.get(writer)
+            if (
+                known is None
+                or known.next_offset != writer.next_offset
+                or known.segments is not writer.local_segments()
+                or known.config is not writer.config
+                or not 0 <= now_ms - known.seen_ms < known.for_ms
+            ):
+                known = self._look_after(writer, now_ms)
+            if known is not None:
+                quiet[writer] = known
+        self._quiet = quiet
+
+    def _look_after(self, writer: PartitionWriter, now_ms: int) -> _Quiet | None:
+        offset, segments, config = writer.next_offset, writer.local_segments(), writer.config
+        try:
+            writer.tick()
+        except Exception as error:  # noqa: BLE001 - the other partitions must be looked after
+            if self._registry.view(writer.topic, writer.partition) is writer:
+                self.troubles.report(writer.directory, error)
+            return None  # else its topic was deleted meanwhile
+        self.troubles.clear(writer.directory)
+        if writer.recovery_point < offset or writer.unusable is not None:
+            return None
+        shortest_ms = min(config.segment_ms, config.segment_align_ms or config.segment_ms)
+        return _Quiet(offset, segments, config, now_ms, min(LONGEST_QUIET_MS, shortest_ms // 10))

@@ -1,31 +1,40 @@
-"""Moving a partition to another log directory.
+"""Moving a partition to another log directory, and using one that moves or loses its files.
 
 The copy grows in a `-future` directory and is synced. Then the old directory is marked with
 `stratalog.moved`, the copy gets its name by one rename, and the old directory is removed. A crash before
-the rename leaves the old partition (its mark is taken off again) and a `-future` directory that the next
-start removes; a crash after it leaves two directories of one name, of which the marked one goes.
+the rename leaves the old partition (its mark is removed) and a `-future` directory that the next start
+removes; a crash after it leaves two directories of one name, of which the next start removes the marked one.
 
 A move is in doubt (`Moves`) from before the partition is closed until it is open in one of the two places
-and the other one is cleared. Whatever cuts it short, an error or Ctrl-C, however often, leaves it in doubt,
-and the next change to the topic settles it.
+and the other one is removed. An error or Ctrl-C at any point leaves it in doubt, and the next change to the
+topic settles it.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
-from stratalog.errors import StorageError, StratalogError
+from stratalog.errors import ClosedError, CorruptionError, StorageError, StratalogError
 from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext
-from stratalog.log.names import DELETED
+from stratalog.log.names import DELETED, parse_partition_dir
 from stratalog.log.write.writer import PartitionWriter
+from stratalog.store.catalog import View
 from stratalog.store.logdir import LogDir
 
 if TYPE_CHECKING:
+    from stratalog.format.txn_index import AbortedTxn
+    from stratalog.log.read.reader import Isolation
+    from stratalog.log.segment.segment import Segment
+    from stratalog.store.catalog import State, View
     from stratalog.store.partitions import Partitions
 
+
 COPY_BYTES = 4 << 20
+P = ParamSpec("P")
+T = TypeVar("T")
 MOVED = "stratalog.moved"
 
 
@@ -69,7 +78,7 @@ class Move:
             if each.endswith(DELETED):
                 continue  # out of the log, and removed by its own clock
             context.handles.forget(f"{self.directory}/{each}")
-            _copy(context, f"{self.directory}/{each}", f"{self._future}/{each}")
+            copy_file(fs, f"{self.directory}/{each}", f"{self._future}/{each}")
         fs.sync_dir(self._future)
         fs.sync_dir(self._target.path)
 
@@ -170,13 +179,134 @@ class Moves:
             )
 
 
-def _copy(context: LogContext, source: str, target: str) -> None:
-    with context.fs.open(source, "r") as reading, context.fs.open(target, "x") as writing:
-        size, at = reading.size(), 0
-        while at < size:
-            data = reading.pread(min(COPY_BYTES, size - at), at)
-            if not data:
-                break
+def copy_file(fs: FileSystem, source: str, target: str) -> None:
+    """Copy a file to a new one; durable on return, except for its name."""
+    with fs.open(source) as reading, fs.open(target, "x") as writing:
+        at = 0
+        while data := reading.pread(COPY_BYTES, at):
             writing.pwrite(data, at)
             at += len(data)
         writing.sync()
+
+
+def steady(partitions: Partitions, view: View) -> View:
+    """Return a view that goes on with a partition's new writer after a move; a follower stays as it is."""
+    if not isinstance(view, PartitionWriter):
+        return view
+    return cast(PartitionWriter, _SteadyView(partitions, view))
+
+
+def unmoved(
+    partitions: Partitions,
+    view: View,
+    look: Callable[Concatenate[View, P], T],
+    *args: P.args,
+    **options: P.kwargs,
+) -> T:
+    """Return ``look(view, …)``; look again, with its new writer, when the partition was moved meanwhile.
+
+    For a short look: a file that went with the old directory is missing, or looks like one that never was.
+    """
+    registry = partitions.registry
+    while True:
+        try:
+            found = look(view, *args, **options)
+            if registry.view(view.topic, view.partition) is view:
+                return found
+        except (FileNotFoundError, CorruptionError):
+            if registry.view(view.topic, view.partition) is view:
+                raise
+        after = partitions.successor(view) if isinstance(view, PartitionWriter) else None
+        if after is None:
+            return look(view, *args, **options)
+        view = after
+
+
+class _SteadyView:
+    """Passes everything on to the writer that the partition has now; what is asked often, by a method."""
+
+    __slots__ = ("_partitions", "_registry", "_state", "_writer", "partition", "topic")
+
+    def __init__(self, partitions: Partitions, writer: PartitionWriter) -> None:
+        self.topic = writer.topic
+        self.partition = writer.partition
+        self._partitions = partitions
+        self._registry = partitions.registry
+        self._state: State | None = None
+        self._writer = writer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._now(), name)
+
+    def _now(self) -> PartitionWriter:
+        state = self._registry.state
+        if state is not self._state:
+            self._writer = self._partitions.successor(self._writer) or self._writer
+            self._state = state
+        return self._writer
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._now().segment_list.log_start_offset
+
+    @property
+    def next_offset(self) -> int:
+        return self._now().active.ledger.next_offset
+
+    def refresh(self) -> None:
+        self._now().refresh()
+
+    def end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
+        return self._now().end_offset(isolation)
+
+    def segments(self) -> tuple[Segment, ...]:
+        return self._now().segment_list.all()
+
+    def replaced(self, segment: Segment) -> bool:
+        return self._now().replaced(segment)
+
+    def aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        return unmoved(self._partitions, self._now(), lambda view: view.aborted(start, end))
+
+    def wait(self, *args: Any, **options: Any) -> bool:
+        """Wait as the writer does; a move under way is waited for."""
+        while True:
+            writer = self._now()
+            try:
+                return writer.wait(*args, **options)
+            except ClosedError:
+                found = self._partitions.wait_for_successor(writer)
+                if found is None:
+                    raise
+                self._writer = found
+
+
+def missing(view: View, error: FileNotFoundError) -> StratalogError:
+    """Build the error for a file of a partition that is not there, naming the directory and the way out.
+
+    Where the topic was deleted meanwhile it is the error for that.
+    """
+    directory = view.directory
+    if isinstance(view, PartitionWriter) and view.deleted is not None:
+        return view.deleted
+    if view.context.fs.exists(directory):
+        path = error.filename or (error.args[0] if error.args else directory)
+        return StorageError(
+            f"{path} is gone, but the log needs it: another program removed it; put it back, or see"
+            f" `stratalog repair`"
+        )
+    parsed = parse_partition_dir(directory.rsplit("/", 1)[-1])
+    given_up = "" if parsed is None else f" {parsed.topic} --partition {parsed.partition}"
+    return StorageError(
+        f"{directory} is gone: another program removed, renamed or unmounted it; put it back and open the"
+        f" store again, or give the partition up with `stratalog repair{given_up} --action drop-damaged`"
+    )
+
+
+@contextmanager
+def or_missing(view: View) -> Iterator[None]:
+    """Around work on a partition: a file that is not there is a `StorageError` that says what to do."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise missing(view, error) from error

@@ -1,9 +1,9 @@
-"""From log directories to partitions: which there are, making new ones, opening each for writing.
+"""From log directories to partitions: find them, create new ones, open each for writing.
 
-A start lists the directories, makes what a crash kept from being made, removes what a crash kept from being
-removed, and recovers every partition. A partition that cannot be opened is offline by itself, with its
-reason; a disk that fails takes its directory offline. What the settings know and no directory holds is
-offline, never made anew: only partitions that the settings call unfinished are made.
+A start lists the directories, finishes creations and deletions that a crash cut short, and recovers every
+partition. A partition that cannot be opened is offline by itself, with its reason; a disk that fails takes
+its directory offline. A partition that the settings know and no directory holds is offline: only partitions
+that the settings call unfinished are created.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from stratalog import locks
-from stratalog.config import BrokerConfig
 from stratalog.errors import (
     ConfigError,
     DiskFullError,
@@ -29,19 +28,16 @@ from stratalog.errors import (
 from stratalog.fs.contract import is_device_failure
 from stratalog.log.check.damage import UNKNOWN, Damage
 from stratalog.log.check.repair import RepairReport
-from stratalog.log.context import LogContext
 from stratalog.log.names import partition_dir
 from stratalog.log.recover.recovery import OpenAs, RecoveryReport, open_partition
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.catalog import Place, TopicEntry
-from stratalog.store.logdir import LogDir, LogDirs
+from stratalog.store.logdir import LogDir
 from stratalog.store.moving import is_moved, take_mark_off
-from stratalog.store.registry import Registry
-from stratalog.store.settings import SavedSettings
-from stratalog.store.tier.tiering import local_start_offset
+from stratalog.store.tier.tiers import local_start_offset
 
 if TYPE_CHECKING:
-    from stratalog.store.tier.archives import Archives
+    from stratalog.store.partitions import Partitions
 
 
 Listing = dict[tuple[str, int], str]
@@ -55,6 +51,16 @@ MAX_NAMED = 10
 """A warning names so many partitions."""
 
 
+class _Job(NamedTuple):
+    """A partition to open: what the checkpoints say of it, and whether it was just made."""
+
+    entry: TopicEntry
+    partition: int
+    log_start_offset: int
+    recovery_point: int | None = None
+    new: bool = False
+
+
 class Opening:
     """Finds, makes and opens the partitions of a store, and publishes them in its registry.
 
@@ -62,24 +68,14 @@ class Opening:
     start, `load` also to a read-only store, where several threads may call it.
     """
 
-    def __init__(
-        self,
-        context: LogContext,
-        dirs: LogDirs,
-        registry: Registry,
-        settings: SavedSettings,
-        archives: Archives,
-        config: BrokerConfig,
-        *,
-        read_only: bool,
-    ) -> None:
-        self._context = context
-        self._dirs = dirs
-        self._registry = registry
-        self._settings = settings
-        self._archives = archives
-        self._config = config
-        self._read_only = read_only
+    def __init__(self, partitions: Partitions) -> None:
+        self._context = partitions.context
+        self._dirs = partitions.dirs
+        self._registry = partitions.registry
+        self._settings = partitions.settings
+        self._archives = partitions.archives
+        self._config = partitions.config
+        self._read_only = partitions.read_only
         self._loading = locks.lock("listing")
         """Held for a listing, I/O and all, and its publication: an older one must not replace a newer one."""
         self.on_wake: Callable[[], None] = lambda: None
@@ -225,81 +221,63 @@ class Opening:
     def recover(self) -> None:
         """Open every partition for writing, several at a time."""
         self.finish_creations()
-        jobs = []
-        for each in self._dirs.online():
-            points = each.checkpoints.recovery_point.entries()
-            starts = each.checkpoints.log_start.entries()
-            for entry in self._registry.entries.values():
-                for partition, (where, directory) in entry.directories.items():
-                    if where is each:
-                        jobs.append((entry, partition, each, directory, points, starts))
+        jobs = [
+            _Job(entry, number, known.log_start.get(key) or 0, known.recovery_point.get(key))
+            for entry in self._registry.entries.values()
+            for number, (where, _) in entry.directories.items()
+            if where.offline is None
+            for key, known in [((entry.name, number), where.checkpoints)]
+        ]
         if not jobs:
             return
         threads = self._config.get_int("num.recovery.threads.per.data.dir") * len(self._dirs.all)
         if len(jobs) == 1 or threads == 1:
-            results = [self.open_partition(*job) for job in jobs]
+            results = [self._open(job) for job in jobs]
         else:
             with ThreadPoolExecutor(min(threads, len(jobs)), thread_name_prefix="stratalog-open") as pool:
-                results = list(pool.map(lambda job: self.open_partition(*job), jobs))
+                results = list(pool.map(self._open, jobs))
         opened: dict[str, dict[int, PartitionWriter]] = {}
-        for (entry, partition, *_), writer in zip(jobs, results, strict=True):
+        for job, writer in zip(jobs, results, strict=True):
             if writer is not None:
-                opened.setdefault(entry.name, {})[partition] = writer
+                opened.setdefault(job.entry.name, {})[job.partition] = writer
         self._registry.put_all((self._registry.entries[name], writers) for name, writers in opened.items())
 
-    def open_partition(
-        self,
-        entry: TopicEntry,
-        partition: int,
-        where: LogDir,
-        directory: str,
-        points: Mapping[tuple[str, int], int],
-        starts: Mapping[tuple[str, int], int],
-        *,
-        new: bool = False,
-    ) -> PartitionWriter | None:
+    def _open(self, job: _Job) -> PartitionWriter | None:
         """Open one partition; when it fails, take it offline and return None.
 
         A failing disk takes its whole directory offline.
         """
+        name, partition = key = job.entry.name, job.partition
         try:
-            writer = self._open_writer(entry, partition, where, directory, points, starts, new=new)
+            writer = self._open_writer(job)
         except (StratalogError, OSError) as error:
             if isinstance(error, StorageError) and is_device_failure(error):
-                self._dirs.take_offline(where, error)
+                self._dirs.take_offline(job.entry.directories[partition][0], error)
             else:
-                self.offline[(entry.name, partition)] = error
-                self._context.warn(f"{entry.name}-{partition} is offline: {error}")
+                self.offline[key] = error
+                self._context.warn(f"{name}-{partition} is offline: {error}")
             return None
-        self.offline.pop((entry.name, partition), None)
+        self.offline.pop(key, None)
         return writer
 
-    def _open_writer(
-        self,
-        entry: TopicEntry,
-        partition: int,
-        where: LogDir,
-        directory: str,
-        points: Mapping[tuple[str, int], int],
-        starts: Mapping[tuple[str, int], int],
-        *,
-        new: bool,
-    ) -> PartitionWriter:
+    def _open_writer(self, job: _Job) -> PartitionWriter:
+        context, entry, partition = self._context, job.entry, job.partition
+        where, directory = entry.directories[partition]
         config = entry.config(self._config)
         how = OpenAs(
-            clean=where.clean or new,
+            clean=where.clean or job.new,
             foreign=where.foreign,
-            recovery_point=points.get((entry.name, partition)),
-            log_start_offset=starts.get((entry.name, partition), 0),
-            local_start_offset=local_start_offset(self._context.fs, directory),
+            recovery_point=job.recovery_point,
+            log_start_offset=job.log_start_offset,
+            local_start_offset=local_start_offset(context.fs, directory),
             producer_expiration_ms=self._config.get_int("producer.id.expiration.ms"),
         )
-        if is_moved(self._context.fs, directory):
-            take_mark_off(self._context.fs, directory)
-        state, report = open_partition(self._context, directory, entry.name, partition, config, how)
+        if is_moved(context.fs, directory):
+            take_mark_off(context.fs, directory)
+        state, report = open_partition(context, directory, entry.name, partition, config, how)
         self.recovery.append(report)
         writer = PartitionWriter(
-            self._context,
+            context,
             directory,
             entry.name,
             partition,
@@ -311,9 +289,9 @@ class Opening:
         )
         self.topic_ids[writer] = entry.id
         writer.rolls_idle = not entry.foreign
-        self._archives.attach(writer, entry, starts.get((entry.name, partition), 0))
+        self._archives.attach(writer, entry, job.log_start_offset)
         if writer.next_offset > writer.recovery_point:
-            # What recovery found past the synced end is kept: make it durable before anybody sees it.
+            # What recovery found past the synced end is kept: make it durable before a reader sees it.
             writer.flush()
         return writer
 
@@ -353,9 +331,7 @@ class Opening:
         writers: dict[int, PartitionWriter] = {}
         try:
             for partition, log_start_offset in log_starts.items():
-                where, directory = entry.directories[partition]
-                starts = {(entry.name, partition): log_start_offset}
-                writer = self.open_partition(entry, partition, where, directory, {}, starts, new=new)
+                writer = self._open(_Job(entry, partition, log_start_offset, new=new))
                 if writer is None:
                     failed = self.offline.get((entry.name, partition))
                     raise failed if isinstance(failed, ConfigError) else self.why_offline(entry, partition)
@@ -376,7 +352,7 @@ class Opening:
         for partition, (where, _) in entry.directories.items():
             key = (entry.name, partition)
             if isinstance(self.offline.get(key), ConfigError):
-                found[partition] = where.checkpoints.log_start.entries().get(key, 0)
+                found[partition] = where.checkpoints.log_start.get(key) or 0
         return found
 
     def spread(self, count: int) -> list[LogDir]:
@@ -450,7 +426,7 @@ class Opening:
             report.actions.append(f"{name}: no log directory holds it; drop-damaged or truncate gives it up")
             return report
         key = (entry.name, partition)
-        marks = (each.checkpoints.high_watermark.entries().get(key, 0) for each in self._dirs.online())
+        marks = (each.checkpoints.high_watermark.get(key) or 0 for each in self._dirs.online())
         start = max(behind, *marks)
         report.actions.append(f"{name}: given up; it begins anew, empty, at offset {start}")
         report.lost.append(Damage(name, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, "no log directory holds it"))

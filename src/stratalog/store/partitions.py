@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from stratalog import locks
 from stratalog.config import BrokerConfig
@@ -23,21 +23,22 @@ from stratalog.log.context import LogContext
 from stratalog.log.read.follower import PartitionFollower
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write.writer import PartitionWriter
-from stratalog.store.catalog import TopicEntry
-from stratalog.store.changes import Changes
-from stratalog.store.checkpointing import bring_up_to_date
-from stratalog.store.lifecycle.ticking import Ticker
+from stratalog.store.background import Ticker
+from stratalog.store.catalog import Changes, Registry, TopicEntry
+from stratalog.store.checkpoints import bring_up_to_date
+from stratalog.store.lifecycle.claims import Claims
 from stratalog.store.logdir import LogDir, LogDirs
-from stratalog.store.missing import or_missing
-from stratalog.store.moving import Moves
+from stratalog.store.moving import Moves, missing, or_missing
 from stratalog.store.opening import Opening
-from stratalog.store.registry import Registry
 from stratalog.store.settings import SavedSettings
-from stratalog.store.tier.archives import Archives
+from stratalog.store.tier.tiering import Archives
 
 if TYPE_CHECKING:
     from stratalog.archive.objects import Objects
 
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 HIGH_WATERMARK = -1
 """The offset that stands for the high watermark in `delete_records`."""
@@ -64,14 +65,13 @@ class Partitions:
         self.config = config
         self.read_only = read_only
         self.registry = Registry()
+        self.claims = Claims()
         self.moves = Moves(self)
         self.changes = Changes(self.moves.settle)
         self.dirs = LogDirs(context, paths, self.registry.take_offline)
         self.settings = SavedSettings(self.dirs, self.registry, config, remember=remember)
         self.archives = Archives(self, objects)
-        self.opening = Opening(
-            context, self.dirs, self.registry, self.settings, self.archives, config, read_only=read_only
-        )
+        self.opening = Opening(self)
         self.closed: Exception | None = None
         self._log_starts: tuple[float, dict[tuple[str, int], int]] = (-1.0, {})
         self._last_checkpoint_s = context.clock.monotonic_s()
@@ -219,35 +219,41 @@ class Partitions:
     def _checkpoint(self, where: LogDir) -> None:
         self.dirs.try_dir(where, partial(bring_up_to_date, where, self.registry))
 
-    def delete_records(self, name: str, partition: int, before_offset: int) -> int:
-        """Move the log start offset up, durably; whole segments below it are deleted.
-
-        ``HIGH_WATERMARK`` (-1) deletes all that readers can see, as in Kafka.
-        """
-        return self.delete_records_of(self.writer(name, partition), before_offset)
-
     def delete_records_of(self, writer: PartitionWriter, before_offset: int) -> int:
-        """Do the same for the partition of a writer, and of no other topic that has its name by now."""
-        writer = self._following(writer, lambda writer: self._delete_records(writer, before_offset))
+        """Move the log start offset of a writer's partition up, durably; whole segments below it are deleted.
+
+        ``HIGH_WATERMARK`` (-1) deletes all that readers can see, as in Kafka. Another topic that has the
+        writer's name by now is left alone. Return the new log start offset.
+        """
+        writer = self.on(writer, self._delete_records, before_offset)
         tiering = self.archives.tiering
         if tiering is not None:
-            writer = self._following(writer, tiering.expire)
+            writer = self.on(writer, tiering.expire)
         return writer.log_start_offset
 
-    def _following(self, writer: PartitionWriter, act: Callable[[PartitionWriter], None]) -> PartitionWriter:
-        """Run ``act`` on a writer or, when it is closed for a move, on the next one; return that."""
+    def on(
+        self,
+        writer: PartitionWriter,
+        act: Callable[Concatenate[PartitionWriter, P], T],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        """Run ``act`` on a writer or, if that was closed for a move, on the one that took over.
+
+        A writer raises `ClosedError` before it changes anything, so nothing is done twice.
+        """
         while True:
             try:
-                with or_missing(writer):
-                    act(writer)
-                return writer
+                return act(writer, *args, **options)
             except ClosedError:
                 found = self.wait_for_successor(writer)
                 if found is None:
                     raise
                 writer = found
+            except FileNotFoundError as error:
+                raise missing(writer, error) from error
 
-    def _delete_records(self, writer: PartitionWriter, before_offset: int) -> None:
+    def _delete_records(self, writer: PartitionWriter, before_offset: int) -> PartitionWriter:
         with writer.maintenance:
             where = self.place(writer.topic, writer.partition)[0]
             if before_offset == HIGH_WATERMARK:
@@ -260,6 +266,7 @@ class Partitions:
             # Without the mark, no power cut may leave a hole among them: one after the other, each synced.
             for run in [hidden] if marked else [[segment] for segment in hidden]:
                 self.context.deletions.add(self.context, writer.directory, run, delay_s)
+        return writer
 
     def _mark_log_start(self, where: LogDir, writer: PartitionWriter, start: int) -> bool:
         """Write down where a log is to begin; False when the disk is full and it can go without saying.
@@ -318,7 +325,7 @@ class Partitions:
         for writer in self.writers():
             if writer.unusable is None or isinstance(writer.unusable, ClosedError):
                 try:
-                    self._following(writer, _flush)  # one that is being moved is synced in its old place
+                    self.on(writer, PartitionWriter.flush)  # a move syncs the old place
                 except Exception as error:  # noqa: BLE001 - raised when the others are flushed
                     if self.registry.view(writer.topic, writer.partition) is writer:
                         first = first or error
@@ -397,10 +404,6 @@ class Partitions:
                     view.mark_forked()
                 elif view is not None:
                     locks.refuse_forked(view)
-
-
-def _flush(writer: PartitionWriter) -> None:
-    writer.flush()
 
 
 def _all_durable(writer: PartitionWriter) -> bool:

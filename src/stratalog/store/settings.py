@@ -20,9 +20,8 @@ from stratalog.errors import ConfigError, CorruptionError, FormatError, StorageE
 from stratalog.format.settings import FILE_NAME, Settings, TopicSettings, newest, parse
 from stratalog.fs import FileSystem
 from stratalog.log.context import logger
-from stratalog.store.catalog import TopicEntry
+from stratalog.store.catalog import Registry, TopicEntry
 from stratalog.store.logdir import LogDir, LogDirs
-from stratalog.store.registry import Registry
 
 
 class SavedSettings:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -38,24 +38,34 @@ from stratalog.errors import (
     StorageError,
     TopicExistsError,
 )
+from stratalog.format.journal import Entry, StagedFile
 from stratalog.format.metadata import id_to_text, new_id
 from stratalog.fs import FileSystem, HandleCache, RealFileSystem
 from stratalog.fs.contract import is_refusal
-from stratalog.log.arguments import check_number
+from stratalog.log.arguments import check_number, check_optional
 from stratalog.log.check.repair import RepairReport, check_action, repair_partition
+from stratalog.log.clean import CleanReport
+from stratalog.log.clean.remote_compaction import Cleaned, CleaningTask
 from stratalog.log.context import Clock, LogContext, SystemClock
 from stratalog.log.names import collides
 from stratalog.log.recover.recovery import RecoveryReport
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store import topic_import
+from stratalog.store.admin.control import Progress
 from stratalog.store.background import Background
 from stratalog.store.catalog import MAX_PARTITIONS, TopicEntry, new_topic
-from stratalog.store.journal.journal import Journal
-from stratalog.store.lifecycle.claims import Claims
-from stratalog.store.lifecycle.janitor import Janitor
-from stratalog.store.lifecycle.lifecycle import Lifecycle
-from stratalog.store.lifecycle.numbers import LogDirInfo, log_dir_numbers
-from stratalog.store.lifecycle.upkeep import Upkeep
+from stratalog.store.journal.journal import Committed, Journal
+from stratalog.store.lifecycle.erasing import erase
+from stratalog.store.lifecycle.lifecycle import Janitor, Lifecycle, Round
+from stratalog.store.lifecycle.planning import archive_plan, plan, retain_steps
+from stratalog.store.lifecycle.reports import (
+    EraseReport,
+    LifecycleReport,
+    LogDirInfo,
+    PartitionNumbers,
+    log_dir_numbers,
+    partition_numbers,
+)
 from stratalog.store.logdir import LogDir
 from stratalog.store.partitions import Partitions, check_partition
 from stratalog.store.paths import Paths, absolute_places, path_list, path_of
@@ -110,7 +120,7 @@ def open_store(
     )
 
 
-class Store(Upkeep):
+class Store:
     """An open store; use it in a ``with`` block or call `close`."""
 
     def __init__(
@@ -131,11 +141,12 @@ class Store(Upkeep):
         self.read_only = read_only
         handles = HandleCache(fs, config.get_int("log.max.open.files") or None)
         context = LogContext(fs, handles, clock)
-        self._partitions = Partitions(
+        self.partitions = Partitions(
             context, paths, config, read_only=read_only, remember=remember, objects=objects
         )
-        self._partitions.dirs.check(must_exist=read_only or not create)
-        handles.on_pressure = self._partitions.release_some_handle
+        """The inside of the store, for the other rooms of Stratalog; not for programs that use it."""
+        self.partitions.dirs.check(must_exist=read_only or not create)
+        handles.on_pressure = self.partitions.release_some_handle
         self._topics: dict[str, Topic] = {}
         self._closing = locks.lock("closing")
         """Held while the store is closed, I/O and all; only `close` takes it."""
@@ -143,14 +154,15 @@ class Store(Upkeep):
         self._close_failure: BaseException | None = None
         """True when the locks, files and threads are given back, or are a forked child's parent's."""
         self._background: Background | None = None
-        self._lifecycle = Lifecycle(self._partitions)
-        self._journal = Journal(self._partitions)
+        self._lifecycle = Lifecycle(self.partitions)
+        self.journal = Journal(self.partitions)
+        """The commits of staged files."""
         self._janitor = Janitor(self._lifecycle) if janitor and not read_only else None
         if read_only:
-            self._partitions.opening.load()
+            self.partitions.opening.load()
         else:
             self._open_for_writing(background)
-        self._partitions.opening.warn_of_missing()
+        self.partitions.opening.warn_of_missing()
         _open_stores.add(self)
 
     def __enter__(self) -> Store:
@@ -163,10 +175,10 @@ class Store(Upkeep):
 
     def __repr__(self) -> str:
         mode = "read-only" if self.read_only else "writable"
-        return f"<Store {', '.join(each.path for each in self._partitions.dirs.all)}, {mode}>"
+        return f"<Store {', '.join(each.path for each in self.partitions.dirs.all)}, {mode}>"
 
     def _open_for_writing(self, background: bool) -> None:
-        partitions, fs = self._partitions, self._partitions.context.fs
+        partitions, fs = self.partitions, self.partitions.context.fs
         info = {"pid": os.getpid(), "started": int(time.time())}
         taken: list[LogDir] = []
         try:
@@ -186,9 +198,12 @@ class Store(Upkeep):
                     fs.remove_tree(leftover)
             partitions.opening.load()
             partitions.opening.recover()
-            self._journal.recover()
+            self.journal.recover()
             if background:
-                self._background = Background(self, control=isinstance(fs, RealFileSystem))
+                from stratalog.store.admin.admin import run_command  # it imports this module
+
+                control = partial(run_command, self) if isinstance(fs, RealFileSystem) else None
+                self._background = Background(self, control)
                 partitions.opening.on_wake = self._background.wake
                 if self._background.address is not None:
                     for each in partitions.dirs.online():
@@ -205,17 +220,15 @@ class Store(Upkeep):
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        self._partitions.check_open()
-        if self.read_only:
-            self._partitions.opening.load()
-        return sorted(self._partitions.entries)
+        self._check(only_looks=True)
+        return sorted(self.partitions.entries)
 
     def topic(self, name: str) -> Topic:
         """A topic by name; `UnknownTopicError` when there is none."""
-        entry = self._partitions.entry(name)
+        entry = self.partitions.entry(name)
         topic = self._topics.get(name)
         if topic is None or topic.entry_id not in (entry.id, None):
-            topic = self._topics[name] = Topic(self._partitions, name, entry.id)
+            topic = self._topics[name] = Topic(self.partitions, name, entry.id)
         topic.entry_id = entry.id
         return topic
 
@@ -225,18 +238,18 @@ class Store(Upkeep):
         """Create a topic; its partitions go to the log directories that hold the fewest."""
         self._check_writable()
         entry = new_topic(name, partitions, config, self.config)
-        with self._partitions.changes.of(name):
-            for known in self._partitions.entries:
+        with self.partitions.changes.of(name):
+            for known in self.partitions.entries:
                 if known == name:
                     raise TopicExistsError(f"topic {name} already exists")
                 if collides(known, name):
                     raise TopicExistsError(f"topic {name} differs from {known} only in '.' and '_'")
-            self._partitions.settings.save_topic(entry, creating=0)
+            self.partitions.settings.save_topic(entry, creating=0)
             try:
-                self._partitions.opening.create_partitions(entry, range(entry.partitions))
+                self.partitions.opening.create_partitions(entry, range(entry.partitions))
             except BaseException:
                 with suppress(StorageError, OSError):
-                    self._partitions.settings.forget_topic(name)
+                    self.partitions.settings.forget_topic(name)
                 raise
         return self.topic(name)
 
@@ -244,20 +257,20 @@ class Store(Upkeep):
         """Give a topic more partitions; keys may map to other partitions from then on, as in Kafka."""
         self._check_writable()
         total = check_number("total", total, 1, MAX_PARTITIONS)
-        with self._partitions.changes.of(name):
-            entry = self._partitions.entry(name)
+        with self.partitions.changes.of(name):
+            entry = self.partitions.entry(name)
             if total <= entry.partitions:
                 raise InvalidArgumentError(f"{name} has {entry.partitions} partitions; {total} is not more")
             grown = replace(entry.owned(), partitions=total)
-            self._partitions.settings.save_topic(grown, creating=entry.partitions)
+            self.partitions.settings.save_topic(grown, creating=entry.partitions)
             try:
-                self._partitions.opening.create_partitions(grown, range(entry.partitions, total))
+                self.partitions.opening.create_partitions(grown, range(entry.partitions, total))
             except BaseException:
                 with suppress(StorageError, OSError):
                     if entry.foreign:
-                        self._partitions.settings.forget_topic(name)
+                        self.partitions.settings.forget_topic(name)
                     else:
-                        self._partitions.settings.save_topic(entry)
+                        self.partitions.settings.save_topic(entry)
                 raise
             self.topic(name).refresh_writers()
 
@@ -282,7 +295,7 @@ class Store(Upkeep):
         sets = parse_overrides(
             with_profile({key: value for key, value in changes.items() if value is not None})
         )
-        partitions = self._partitions
+        partitions = self.partitions
         with partitions.changes.of(name):
             entry = partitions.entry(name).owned()
             check_names(changes.keys() - entry.overrides.keys())  # a newer version may have set others
@@ -313,10 +326,10 @@ class Store(Upkeep):
     def delete_topic(self, name: str) -> None:
         """Remove a topic and all its data."""
         self._check_writable()
-        partitions = self._partitions
+        partitions = self.partitions
         with ExitStack() as claimed:
             for number in range(partitions.entry(name).partitions):
-                claimed.enter_context(self._lifecycle.claims.claim((name, number)))
+                claimed.enter_context(self.partitions.claims.claim((name, number)))
             claimed.enter_context(partitions.changes.of(name))
             entry = partitions.entry(name)
             tiering = partitions.archives.tiering
@@ -344,24 +357,24 @@ class Store(Upkeep):
         """
         self._check_writable()
         check_number("count", count, 1, 2**31 - 1)
-        taken = {each for writer in self._partitions.registry.writers for each in writer.producers.ids()}
-        return self._partitions.settings.allocate_producer_ids(count, taken)
+        taken = {each for writer in self.partitions.registry.writers for each in writer.producers.ids()}
+        return self.partitions.settings.allocate_producer_ids(count, taken)
 
     def describe_topic(self, name: str) -> list[ConfigEntry]:
         """Every setting of a topic with its value and where it comes from."""
-        return describe(self.config, self._partitions.entry(name).effective_overrides())
+        return describe(self.config, self.partitions.entry(name).effective_overrides())
 
     # -- maintenance -----------------------------------------------------------------------------------
 
     @property
     def recovery(self) -> list[RecoveryReport]:
         """What opening found, for each partition."""
-        return self._partitions.opening.recovery
+        return self.partitions.opening.recovery
 
     def tick(self) -> None:
         """Do what time makes due; only needed without the background thread."""
-        self._partitions.check_open()
-        self._partitions.tick()
+        self.partitions.check_open()
+        self.partitions.tick()
         if self._janitor is not None:
             self._janitor.tick()
             if self._background is None:
@@ -370,7 +383,7 @@ class Store(Upkeep):
     def flush(self) -> None:
         """Make everything appended so far durable, in every partition."""
         self._check_writable()
-        self._partitions.flush()
+        self.partitions.flush()
 
     def move_partition(self, name: str, partition: int, to: str) -> None:
         """Move a partition to another log directory of this store; appends wait, reads go on.
@@ -379,9 +392,9 @@ class Store(Upkeep):
         two; an interrupt that cuts that short too leaves it to the next operation.
         """
         self._check_writable()
-        partitions = self._partitions
+        partitions = self.partitions
         partition = check_number("partition", partition)
-        with self._lifecycle.claims.claim((name, partition)), partitions.changes.of(name):
+        with self.partitions.claims.claim((name, partition)), partitions.changes.of(name):
             writer = partitions.writer(name, partition)
             wanted = path_of(partitions.context.fs, to)
             target = next((each for each in partitions.dirs.online() if each.path == wanted), None)
@@ -404,12 +417,12 @@ class Store(Upkeep):
         ``dry_run`` changes nothing, works on a read-only store and leaves the partition open.
         """
         self._check(only_looks=dry_run)
-        partitions = self._partitions
+        partitions = self.partitions
         partition = check_number("partition", partition)
         if dry_run:
-            with self._lifecycle.claims.claim((name, partition)):
+            with self.partitions.claims.claim((name, partition)):
                 return self._try_repair(partitions.entry(name), partition, action)
-        with self._lifecycle.claims.claim((name, partition)), partitions.changes.of(name):
+        with self.partitions.claims.claim((name, partition)), partitions.changes.of(name):
             entry = partitions.entry(name)
             if partitions.is_missing(entry, partition):
                 check_action(action)
@@ -422,7 +435,7 @@ class Store(Upkeep):
                 writer = partitions.writer(name, partition)
             where, directory = partitions.place(name, partition)
             partitions.settings.mark_dirty(where)
-            start = where.checkpoints.log_start.entries().get((name, partition), 0)
+            start = where.checkpoints.log_start.get((name, partition)) or 0
             if not offline:
                 start = writer.log_start_offset
                 writer.close()
@@ -444,7 +457,7 @@ class Store(Upkeep):
 
     def _try_repair(self, entry: TopicEntry, partition: int, action: str) -> RepairReport:
         """Tell what a repair would do, with handles of its own, beside whoever has the partition open."""
-        partitions = self._partitions
+        partitions = self.partitions
         check_action(action)
         check_partition(entry, partition)
         if partitions.is_missing(entry, partition):
@@ -458,31 +471,137 @@ class Store(Upkeep):
                 context, directory, entry.name, partition, config, action=action, dry_run=True
             )
 
-    # -- for the other modules of this package ---------------------------------------------------------
+    # -- the life of segments ---------------------------------------------------------------------------
 
-    @property
-    def partitions(self) -> Partitions:
-        """The inside of the store."""
-        return self._partitions
+    def retain(self, topic: str | None = None, *, preview: bool = False) -> LifecycleReport:
+        """Delete the segments that retention says; ``preview`` only reports them, and what comes next.
 
-    @property
-    def claims(self) -> Claims:
-        """Which partitions are being rewritten, moved or copied."""
-        return self._lifecycle.claims
+        Every preview and trial run works on a read-only store too.
+        """
+        self._check(only_looks=preview)
+        return self._lifecycle.run(Round(retain_steps, topic, preview=preview))
+
+    def compact(
+        self,
+        topic: str | None = None,
+        partition: int | None = None,
+        *,
+        preview: bool = False,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> LifecycleReport:
+        """Compact the partitions that are due, or with ``force`` whatever can be compacted.
+
+        ``progress(what, done_bytes, total_bytes)`` is called now and then.
+        """
+        self._check(only_looks=preview)
+        number = check_optional("partition", partition)
+        return self._lifecycle.compact(topic, number, force=force, preview=preview, progress=progress)
+
+    def lend_compaction(
+        self, topic: str, partition: int, *, force: bool = False, beside: int = 1
+    ) -> tuple[LifecycleReport, str, CleaningTask | None]:
+        """Lend a partition that is due to a process that compacts it elsewhere; see `remote_compaction`.
+
+        Return the report of the round, the loan's token, and the task; None if nothing is due.
+        """
+        self._check_writable()
+        partition, beside = check_number("partition", partition), check_number("beside", beside, 1)
+        return self._lifecycle.loans.lend(topic, partition, force=force, beside=beside)
+
+    def extend_loans(self, tokens: Sequence[str]) -> list[str]:
+        """Extend the loans of a borrower that is alive; return those that are still valid."""
+        self._check_writable()
+        return self._lifecycle.loans.extend(tokens)
+
+    def take_in_compaction(self, token: str, cleaned: Cleaned | None) -> CleanReport | None:
+        """Swap in the outcome of a compaction that was lent; None gives the loan back."""
+        self._check_writable()
+        if cleaned is None:
+            self._lifecycle.loans.give_back(token)
+            return None
+        return self._lifecycle.loans.take_in(token, cleaned)
+
+    def archive(
+        self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None
+    ) -> LifecycleReport:
+        """Copy sealed segments to the archive, and remove local copies whose time is up."""
+        self._check(only_looks=preview)
+        if not preview:
+            self.partitions.archives.sweep()
+        return self._lifecycle.run(Round(archive_plan, topic, preview=preview, progress=progress))
+
+    def take_over_archive(self, topic: str) -> None:
+        """Make this store the one that writes a topic's archive.
+
+        For a store that was rebuilt from its archive. Another store that wrote it before is fenced off.
+        """
+        self._check_writable()
+        self._lifecycle.take_over_archive(topic)
+
+    def janitor(
+        self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None
+    ) -> LifecycleReport:
+        """One round of everything: what `open(janitor=True)` does by itself."""
+        self._check(only_looks=preview)
+        return self._lifecycle.run(Round(plan, topic, preview=preview, cleaning=True, progress=progress))
+
+    def accept_clock(self) -> None:
+        """Accept the wall clock after a jump: deletion by time, which paused, goes on."""
+        self._check_writable()
+        self._lifecycle.accept_clock()
+
+    def erase(
+        self,
+        topic: str,
+        keys: Iterable[bytes],
+        *,
+        reason: str = "",
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> EraseReport:
+        """Remove every record of these keys from the log and its archive; no other offset moves.
+
+        What was done is written to an audit file; the report names clones that still hold the keys.
+        """
+        self._check(only_looks=dry_run)
+        return erase(
+            self._lifecycle,
+            self.topic(topic),
+            frozenset(keys),
+            reason=reason,
+            dry_run=dry_run,
+            progress=progress,
+        )
+
+    def lifecycle(self) -> list[PartitionNumbers]:
+        """Segments, bytes and files of every partition by state, and what retention should have taken."""
+        self._check(only_looks=True)
+        return partition_numbers(self._lifecycle)
+
+    def commit_staged(
+        self,
+        query: str,
+        batch: int,
+        files: Iterable[StagedFile],
+        *,
+        job: bool = False,
+        progress: Progress | None = None,
+    ) -> Committed:
+        """Take staged files in as one commit, exactly once for each (query, batch); durable on return."""
+        self._check_writable()
+        return self.journal.commit(Entry(query, batch, tuple(files), job), progress)
 
     # -- numbers ---------------------------------------------------------------------------------------
 
     def log_dirs(self) -> list[LogDirInfo]:
         """Partitions, segments and bytes of each log directory."""
-        partitions = self._partitions
-        partitions.check_open()
-        if self.read_only:
-            partitions.opening.load()
-        return [log_dir_numbers(partitions, each) for each in partitions.dirs.all]
+        self._check(only_looks=True)
+        return [log_dir_numbers(self.partitions, each) for each in self.partitions.dirs.all]
 
     def open_files(self) -> int:
         """File handles the store has open right now."""
-        return self._partitions.context.handles.stats().open
+        return self.partitions.context.handles.stats().open
 
     @property
     def control_address(self) -> str | None:
@@ -491,10 +610,16 @@ class Store(Upkeep):
 
     # -- end -------------------------------------------------------------------------------------------
 
-    def _check_writable(self) -> None:
-        self._partitions.check_open()
-        if self.read_only:
+    def _check(self, *, only_looks: bool) -> None:
+        """Raise if the store is closed, or read-only and asked for a change; reload a read-only one."""
+        self.partitions.check_open()
+        if self.read_only and not only_looks:
             raise ReadOnlyError("this store was opened with read_only=True; open it without to change it")
+        if self.read_only:
+            self.partitions.opening.load()
+
+    def _check_writable(self) -> None:
+        self._check(only_looks=False)
 
     def close(self) -> None:
         """Sync everything, write the checkpoints and the clean-shutdown file, let the locks go.
@@ -505,18 +630,18 @@ class Store(Upkeep):
         """
         if self._released:
             return
-        began_open = self._partitions.closed is None
+        began_open = self.partitions.closed is None
         self._lifecycle.stopping = True
         if self._background is not None:
             self._background.stop()
         if self._janitor is not None:
             self._janitor.join()
-        self._lifecycle.claims.close()  # whoever rewrites segments must be done before the lock goes
-        self._partitions.changes.close()
+        self.partitions.claims.close()  # whoever rewrites segments must be done before the lock goes
+        self.partitions.changes.close()
         with self._closing:
             if self._released:
                 return
-            partitions = self._partitions
+            partitions = self.partitions
             releases = [
                 partitions.archives.close,
                 *(each.release for each in partitions.dirs.all),
@@ -547,7 +672,7 @@ class Store(Upkeep):
         if self._background is not None:
             self._background.abandon()
         locks.refuse_forked(self, *self._topics.values())
-        self._partitions.mark_forked(
+        self.partitions.mark_forked(
             ForkedError("this store was opened before a fork; open it again in the child")
         )
 

@@ -1,12 +1,13 @@
-"""A topic: its partitions behind one door, for appending and for reading by offset, time and key."""
+"""A topic: appending to its partitions, and reading them by offset, time and key."""
 
 from __future__ import annotations
 
 import random
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeGuard, TypeVar
 
 from stratalog import kernel, locks
 from stratalog.config import TopicConfig
@@ -32,18 +33,16 @@ from stratalog.log.write.log_end import Completion, End, check_end
 from stratalog.log.write.producers import Origin
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.model import Appended, AppendedRange, Header, Record, SegmentInfo
-from stratalog.store.missing import missing, or_missing
+from stratalog.store.moving import missing, or_missing, steady, unmoved
 from stratalog.store.partitions import HIGH_WATERMARK
-from stratalog.store.routing import arrow_parts, is_arrow
-from stratalog.store.steady import steady, unmoved
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from stratalog.log.read.follower import PartitionFollower
-    from stratalog.store.catalog import TopicEntry
+    from stratalog.store.catalog import State, TopicEntry, Views
     from stratalog.store.partitions import Partitions
-    from stratalog.store.registry import State, Views
+
 
 MAX_SCAN_THREADS = 1024
 
@@ -154,9 +153,9 @@ class Topic:
         if only is not None and (partition is None or (partition == 0 and type(partition) is int)):
             try:
                 return only.append_one(value, key, headers, timestamp, sync)
-            except ClosedError as closed:
+            except ClosedError:
                 one = PartitionWriter.append_one
-                return self._after(closed, only, one, value, key, headers, timestamp, sync)
+                return self._again(only, one, value, key, headers, timestamp, sync)
             except FileNotFoundError as error:
                 raise missing(only, error) from error
         if partition is None:
@@ -175,9 +174,9 @@ class Topic:
             if writer is not None:
                 try:
                     return writer.append_one(value, key, headers, timestamp, sync)  # type: ignore[no-any-return]
-                except ClosedError as closed:
+                except ClosedError:
                     one = PartitionWriter.append_one
-                    return self._after(closed, writer, one, value, key, headers, timestamp, sync)
+                    return self._again(writer, one, value, key, headers, timestamp, sync)
                 except FileNotFoundError as error:
                     raise missing(writer, error) from error
         return self._on(partition, PartitionWriter.append_one, value, key, headers, timestamp, sync)
@@ -205,8 +204,8 @@ class Topic:
         if only is not None and not partition:
             try:
                 return [append_records(only, rows, sync)]
-            except ClosedError as closed:
-                return [self._after(closed, only, append_records, rows, sync)]
+            except ClosedError:
+                return [self._again(only, append_records, rows, sync)]
             except FileNotFoundError as error:
                 raise missing(only, error) from error
         count = len(self._views) or self.partitions
@@ -578,37 +577,26 @@ class Topic:
         writer = self._writer(partition)
         try:
             return act(writer, *args, **options)
-        except ClosedError as closed:
-            return self._after(closed, writer, act, *args, **options)
+        except ClosedError:
+            return self._again(writer, act, *args, **options)
         except FileNotFoundError as error:
             raise missing(writer, error) from error
 
-    def _after(
+    def _again(
         self,
-        closed: ClosedError,
         writer: PartitionWriter,
         act: Callable[Concatenate[PartitionWriter, P], T],
         *args: P.args,
         **options: P.kwargs,
     ) -> T:
-        """Run ``act`` on the writer that took over from one that is closed; raise ``closed`` if none did.
-
-        A writer raises `ClosedError` before it changes anything, so nothing is done twice.
-        """
-        while True:
-            partitions = self._partitions
-            found = partitions.successor(writer) or partitions.wait_for_successor(writer)
-            if found is None:
-                self._entry()
-                raise closed
-            writer = found
+        """Run ``act`` once more after a writer was closed: on the writer that took over, if there is one."""
+        try:
+            return self._partitions.on(writer, act, *args, **options)
+        except ClosedError:
+            self._entry()
+            raise
+        finally:
             self.refresh_writers()
-            try:
-                return act(writer, *args, **options)
-            except ClosedError as error:
-                closed = error
-            except FileNotFoundError as error:
-                raise missing(writer, error) from error
 
     def _writer(self, partition: int) -> PartitionWriter:
         view = self._view(partition)
@@ -638,3 +626,52 @@ def _unless_closed(completion: Completion) -> Completion:
 
 def _bound(name: str, value: int | Mapping[int, int] | None, partition: int) -> int | None:
     return check_optional(name, value.get(partition) if isinstance(value, Mapping) else value)
+
+
+def is_arrow(records: object) -> TypeGuard[Any]:
+    """Whether this is an Arrow table or batch, without importing Arrow to find out."""
+    if not type(records).__module__.startswith("pyarrow"):
+        return False  # asked first: another thread may be in the middle of importing Arrow
+    pyarrow = sys.modules["pyarrow"]
+    return isinstance(records, pyarrow.Table | pyarrow.RecordBatch)
+
+
+def arrow_parts(
+    table: pa.Table | pa.RecordBatch, partition: int | None, count: int, sticky: Callable[[int, int], int]
+) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
+    """(partition, rows) in order. A ``partition`` column decides, else the key, else the sticky partition."""
+    names = table.schema.names
+    if "value" not in names:
+        raise InvalidRecordError(f"a table to append needs a 'value' column; this one has {names}")
+    if partition is not None or count == 1:
+        if table.num_rows:
+            yield partition or 0, table
+        return
+    import pyarrow as pa
+
+    for batch in table.to_batches() if isinstance(table, pa.Table) else [table]:
+        if not batch.num_rows:
+            continue
+        if "partition" in batch.schema.names and not batch.column("partition").null_count:
+            yield from _split(batch, batch.column("partition").cast(pa.int32()))
+        elif "key" in batch.schema.names:
+            yield from _split(batch, _by_key(batch.column("key"), count, sticky))
+        else:
+            yield sticky(count, batch.nbytes), batch
+
+
+def _by_key(keys: pa.Array, count: int, sticky: Callable[[int, int], int]) -> pa.Array:
+    import pyarrow as pa
+
+    place = kernel.partition_for_key
+    numbers = [
+        sticky(count, 0) if key is None else place(key, count) for key in keys.cast(pa.binary()).to_pylist()
+    ]
+    return pa.array(numbers, pa.int32())
+
+
+def _split(batch: pa.RecordBatch, numbers: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
+    import pyarrow.compute as pc
+
+    for number in sorted(pc.unique(numbers).to_pylist()):
+        yield number, batch.filter(pc.equal(numbers, number))

@@ -1,22 +1,31 @@
-"""Changing a store from any process: open it, or ask the process that has it open."""
+"""Changing a store from any process: the table of operations, and the client that asks for them.
+
+An operation is a function of an open store, with the JSON form of its arguments and of its result
+(`operation`). The process that holds a store runs operations for others through its control socket. When no
+process holds the store, the client opens it and runs the same function itself.
+"""
 
 from __future__ import annotations
 
+import inspect
+import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from stratalog.errors import ControlError, StoreLockedError
+from stratalog.errors import ControlError, InvalidArgumentError, StoreLockedError
 from stratalog.format import batch as batches
-from stratalog.format.journal import StagedFile
+from stratalog.format.journal import staged_file
+from stratalog.format.metadata import text_to_id
 from stratalog.fs import RealFileSystem
 from stratalog.log.check.repair import RepairReport
 from stratalog.log.clean import CleanReport
 from stratalog.log.clean.remote_compaction import Cleaned, CleaningTask
 from stratalog.model import AppendedRange, Record
-from stratalog.store.admin.commands import MAX_APPEND_RECORDS, NO_TIMESTAMP, run_command
+from stratalog.store import topic_import
 from stratalog.store.admin.control import ControlClient, Progress
 from stratalog.store.journal.journal import Committed
 from stratalog.store.lifecycle.reports import EraseReport, LifecycleReport, PartitionNumbers
@@ -24,77 +33,307 @@ from stratalog.store.logdir import LOCK
 from stratalog.store.paths import Paths, path_list
 from stratalog.store.store import Store, open_store
 
+NO_TIMESTAMP = -1
+"""Travels with a record that has none yet; the holder's time takes its place."""
+
+MAX_APPEND_RECORDS = 1_000_000
+"""The most records one request may append; decoded, a small record takes many times its bytes."""
+
 APPEND_BYTES = 32 << 20
 """The most one request carries, and so the largest record that can be appended this way."""
 
 SETTLE_S = 2.0
 SETTLE_POLL_S = 0.02
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
-class _Door(Protocol):
-    def request(
-        self,
-        command: str,
-        arguments: dict[str, Any],
-        payload: bytes = b"",
-        progress: Progress | None = None,
-    ) -> Any: ...
-
-    def close(self) -> None: ...
+# -- values as JSON --------------------------------------------------------------------------------------
 
 
-class _Local:
-    """Nobody holds the store: it is opened here."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def request(
-        self,
-        command: str,
-        arguments: dict[str, Any],
-        payload: bytes = b"",
-        progress: Progress | None = None,
-    ) -> Any:
-        return run_command(self._store, command, arguments, payload, progress)
-
-    def close(self) -> None:
-        self._store.close()
+def _same(value: Any) -> Any:
+    return value
 
 
-class _Remote:
-    """Another process holds it and is asked through its control socket."""
+class Json(NamedTuple):
+    """How an argument or a result travels: its name in errors, the test of its JSON form, both ways."""
 
-    def __init__(self, client: ControlClient) -> None:
-        self._client = client
+    name: str = "JSON"
+    accepts: Callable[[object], bool] = lambda value: True
+    pack: Callable[[Any], Any] = _same
+    unpack: Callable[[Any], Any] = _same
 
-    def request(
-        self,
-        command: str,
-        arguments: dict[str, Any],
-        payload: bytes = b"",
-        progress: Progress | None = None,
-    ) -> Any:
-        return self._client.request(command, arguments, payload, progress).header.get("result")
+    def or_none(self) -> Json:
+        """Return the same for a value that may be None."""
+        return Json(
+            f"{self.name} or null",
+            lambda value: value is None or self.accepts(value),
+            lambda value: None if value is None else self.pack(value),
+            lambda value: None if value is None else self.unpack(value),
+        )
 
-    def close(self) -> None:
-        self._client.close()
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+
+
+def _is_setting(value: object) -> bool:
+    finite = isinstance(value, float) and math.isfinite(value)
+    return value is None or isinstance(value, bool) or _is_number(value) or finite or _is_text(value)
+
+
+def _is_hex(value: object) -> bool:
+    try:
+        return isinstance(value, str) and value.isascii() and bytes.fromhex(value) is not None
+    except ValueError:
+        return False
+
+
+def _is_staged(value: object) -> bool:
+    return (
+        isinstance(value, list) and len(value) == 3 and _is_text(value[0]) and all(map(_is_number, value[1:]))
+    )
+
+
+def _list_of(
+    name: str,
+    accepts: Callable[[object], bool] = lambda value: True,
+    pack: Callable[[Any], Any] = _same,
+    unpack: Callable[[Any], Any] = _same,
+) -> Json:
+    return Json(
+        f"a list of {name}",
+        lambda value: isinstance(value, list) and all(accepts(each) for each in value),
+        lambda values: [pack(each) for each in values],
+        lambda values: [unpack(each) for each in values],
+    )
+
+
+PLAIN = Json()
+TEXT = Json("text", _is_text)
+NUMBER = Json("an integer of 64 bits", _is_number)
+POSITIVE = Json("a positive integer", lambda value: _is_number(value) and value > 0)  # type: ignore[operator]
+FLAG = Json("true or false", lambda value: isinstance(value, bool))
+SETTINGS = Json(
+    "an object with settings",
+    lambda value: isinstance(value, dict) and all(_is_text(k) and _is_setting(v) for k, v in value.items()),
+    lambda value: dict(value or {}),
+)
+KEYS = _list_of("keys in hexadecimal", _is_hex, lambda key: key.hex(), bytes.fromhex)
+TOKENS = _list_of("text", _is_text)
+STAGED_PARTITIONS = _list_of(
+    "staged partitions (directory, log start, first base offset)",
+    _is_staged,
+    list,
+    lambda each: topic_import.Staged(*each),
+)
+STAGED_FILES = _list_of("staged files", lambda value: isinstance(value, list), list, staged_file)
+CLEANED = Json(
+    "an object", lambda value: isinstance(value, dict), lambda cleaned: cleaned.to_json(), Cleaned.from_json
+)
+RANGES = _list_of("ranges", pack=list, unpack=lambda placed: AppendedRange(*placed))
+COMMITTED = Json(pack=lambda done: done._asdict(), unpack=lambda told: Committed(**told))
+
+
+def _report(kind: Any) -> Json:
+    return Json(pack=kind.to_json, unpack=kind.from_json)
+
+
+REPORT = _report(LifecycleReport)
+TASK = _report(CleaningTask).or_none()
+LENT = Json(
+    pack=lambda lent: {"report": REPORT.pack(lent[0]), "token": lent[1], "task": TASK.pack(lent[2])},
+    unpack=lambda told: (REPORT.unpack(told["report"]), str(told["token"]), TASK.unpack(told["task"])),
+)
+
+# -- the table -------------------------------------------------------------------------------------------
+
+
+class Command(NamedTuple):
+    """An operation as the table has it: ``run(store, **arguments)``, with ``progress`` if it takes that."""
+
+    run: Callable[..., Any]
+    arguments: Mapping[str, Json]
+    result: Json = PLAIN
+    takes_progress: bool = False
+    takes_payload: bool = False
+
+
+COMMANDS: dict[str, Command] = {}
+
+
+def operation(
+    act: Callable[Concatenate[Store, P], T], result: Json = PLAIN, **arguments: Json
+) -> Callable[Concatenate[AdminClient, P], T]:
+    """Enter a function into the table under its name; return the client's method that asks for it."""
+    name, signature = act.__name__, inspect.signature(act)
+    COMMANDS[name] = Command(act, arguments, result, "progress" in signature.parameters)
+
+    @wraps(act)
+    def ask(self: AdminClient, /, *args: P.args, **options: P.kwargs) -> T:
+        given = signature.bind(self, *args, **options)
+        given.apply_defaults()
+        packed = {each: _packed(name, each, kind, given.arguments[each]) for each, kind in arguments.items()}
+        told: T = result.unpack(self.ask(name, packed, b"", given.arguments.get("progress")))
+        return told
+
+    return ask
+
+
+def _packed(name: str, argument: str, kind: Json, value: object) -> object:
+    try:
+        return kind.pack(value)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"{name}: {argument} must be {kind.name}: {error}") from error
+
+
+def run_command(
+    store: Store, name: object, arguments: object, payload: bytes = b"", progress: Progress | None = None
+) -> Any:
+    """Check an operation and its arguments against the table and run it; return its result as JSON."""
+    command = COMMANDS.get(name) if isinstance(name, str) else None
+    if command is None:
+        raise ControlError(f"no control command {str(name)[:40]!r}; is the holder an older version?")
+    if not isinstance(arguments, dict):
+        raise ControlError(f"{name}: the arguments must be an object")
+    if missing := command.arguments.keys() - arguments.keys():
+        raise ControlError(f"{name}: argument {min(missing)!r} is missing")
+    if unknown := arguments.keys() - command.arguments.keys():
+        raise ControlError(f"{name}: no argument {min(unknown)!r}; is the holder an older version?")
+    if payload and not command.takes_payload:
+        raise ControlError(f"{name}: takes no payload")
+    given: dict[str, Any] = {}
+    for argument, kind in command.arguments.items():
+        if not kind.accepts(arguments[argument]):
+            raise InvalidArgumentError(f"{name}: {argument} must be {kind.name}")
+    for argument, kind in command.arguments.items():
+        try:
+            given[argument] = kind.unpack(arguments[argument])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ControlError(f"{name}: {argument} must be {kind.name}: {error}") from error
+    if command.takes_progress:
+        given["progress"] = progress
+    if command.takes_payload:
+        given["payload"] = payload
+    return command.result.pack(command.run(store, **given))
+
+
+# -- operations that are not methods of `Store` ----------------------------------------------------------
+
+
+def ping(store: Store) -> dict[str, Any]:
+    return {"topics": len(store.topics())}
+
+
+def create_topic(
+    store: Store, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
+) -> dict[str, Any]:
+    """Create a topic; return the number of its partitions and its id."""
+    topic = store.create_topic(name, partitions, config)
+    return {"partitions": topic.partitions, "id": topic.id}
+
+
+def alter_topic(store: Store, name: str, changes: Mapping[str, str | None]) -> None:
+    """Change settings of a topic; None deletes an override."""
+    store.alter_topic(name, changes)
+
+
+def append(
+    store: Store, topic: str, partition: int | None, sync: bool, payload: bytes
+) -> list[AppendedRange]:
+    scan = batches.scan(payload, check_crc=True)
+    if scan.end != len(payload) or any(header.codec or header.is_control for header in scan):
+        raise ControlError("append: the payload must be whole, uncompressed batches of records")
+    if scan.records > MAX_APPEND_RECORDS:
+        raise ControlError(f"append: {scan.records} records in one request; {MAX_APPEND_RECORDS} at most")
+    records = [
+        record._replace(timestamp=None) if record.timestamp == NO_TIMESTAMP else record
+        for record in batches.decode_records(payload, scan, topic="", partition=-1)
+    ]
+    return store.topic(topic).append_many(records, partition=partition, sync=sync)
+
+
+def roll(store: Store, topic: str, partition: int | None = None) -> int:
+    """Seal the active segments of a topic; return how many held anything."""
+    return store.topic(topic).roll(partition)
+
+
+def delete_records(store: Store, topic: str, partition: int, before_offset: int) -> int:
+    """Move the log start offset up to ``before_offset``, -1 for the high watermark; return the new one."""
+    return store.topic(topic).delete_records(partition, before_offset)
+
+
+def move_partition(store: Store, topic: str, partition: int, to: str) -> None:
+    """Move a partition to another log directory of the store; appends wait, reads go on."""
+    store.move_partition(topic, partition, to)
+
+
+def repair(store: Store, topic: str, partition: int, *, action: str, dry_run: bool = False) -> RepairReport:
+    """Give up or rebuild what is damaged, as ``action`` says; ``dry_run`` changes nothing."""
+    return store.repair(topic, partition, action=action, dry_run=dry_run)
+
+
+def stage_topic(store: Store, name: str, partitions: int) -> list[str]:
+    """Choose where to build the partitions of a topic that is to come in whole; see `topic_import`."""
+    return topic_import.stage(store.partitions, name, partitions)
+
+
+def _take_in_topic(
+    store: Store, name: str, config: Mapping[str, str], staged: Sequence[topic_import.Staged], **more: str
+) -> None:
+    topic_import.take_in(store.partitions, name, text_to_id(more["id"]), config, staged)
+
+
+operation(ping)
+COMMANDS["append"] = Command(
+    append, {"topic": TEXT, "partition": NUMBER.or_none(), "sync": FLAG}, RANGES, takes_payload=True
+)
+COMMANDS["take_in_topic"] = Command(
+    _take_in_topic, {"name": TEXT, "id": TEXT, "config": SETTINGS, "staged": STAGED_PARTITIONS}
+)
 
 
 class AdminClient:
-    """Everything that changes a store, wherever it is open. `remote` tells which way it goes."""
+    """Everything that changes a store, wherever it is open.
 
-    def __init__(self, door: _Door, *, remote: bool, pid: int | None, paths: Sequence[str] = ()) -> None:
-        self._door = door
+    ``remote`` is True when another process, ``pid``, holds it; ``paths`` are the log directories given.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[str, dict[str, Any], bytes, Progress | None], Any],
+        close: Callable[[], None],
+        *,
+        remote: bool,
+        pid: int | None,
+        paths: Sequence[str] = (),
+    ) -> None:
+        self.ask = ask
+        """Runs a command of the table: its name, arguments as JSON, payload and progress; JSON back."""
+        self.close = close
         self.remote = remote
         self.pid = pid
         self.paths = tuple(paths)
-        """The log directories that were given."""
 
     @classmethod
     def of(cls, store: Store, paths: Sequence[str] = ()) -> AdminClient:
         """Return a client of a store that is open in this process; closing it closes the store."""
-        return cls(_Local(store), remote=False, pid=None, paths=paths)
+        return cls(partial(run_command, store), store.close, remote=False, pid=None, paths=paths)
+
+    @classmethod
+    def through(cls, client: ControlClient, pid: int | None, paths: Sequence[str] = ()) -> AdminClient:
+        """Return a client that asks the process that holds the store."""
+        return cls(
+            lambda *asked: client.request(*asked).header.get("result"),
+            client.close,
+            remote=True,
+            pid=pid,
+            paths=paths,
+        )
 
     def __enter__(self) -> AdminClient:
         return self
@@ -104,188 +343,78 @@ class AdminClient:
     ) -> None:
         self.close()
 
-    def create_topic(
-        self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
-    ) -> dict[str, Any]:
-        arguments = {"name": name, "partitions": partitions, "config": dict(config or {})}
-        return dict(self._door.request("create_topic", arguments))
-
-    def add_partitions(self, name: str, total: int) -> None:
-        self._door.request("add_partitions", {"name": name, "total": total})
-
-    def delete_topic(self, name: str) -> None:
-        self._door.request("delete_topic", {"name": name})
-
-    def alter_topic(self, name: str, changes: Mapping[str, str | None]) -> None:
-        self._door.request("alter_topic", {"name": name, "changes": dict(changes)})
-
     def append(
         self, topic: str, records: Sequence[Record], partition: int | None = None, sync: bool = False
     ) -> list[AppendedRange]:
         """Append records; those without a timestamp get the holder's time."""
+        arguments = {"topic": topic, "partition": partition, "sync": sync}
         ranges: list[AppendedRange] = []
         for first in range(0, len(records), MAX_APPEND_RECORDS):
             rows = [
                 record if record.timestamp is not None else record._replace(timestamp=NO_TIMESTAMP)
                 for record in records[first : first + MAX_APPEND_RECORDS]
             ]
-            ranges += self._append_rows(topic, rows, partition, sync)
+            at = 0
+            while at < len(rows):
+                encoded, at = batches.encode_records(
+                    rows,
+                    at,
+                    base_offset=0,
+                    leader_epoch=0,
+                    now_ms=0,
+                    timestamp_type=0,
+                    codec=0,
+                    level=None,
+                    max_bytes=APPEND_BYTES,
+                )
+                ranges += RANGES.unpack(self.ask("append", arguments, bytes(encoded.data), None))
         return ranges
-
-    def _append_rows(
-        self, topic: str, rows: list[Record], partition: int | None, sync: bool
-    ) -> list[AppendedRange]:
-        ranges: list[AppendedRange] = []
-        at = 0
-        while at < len(rows):
-            encoded, at = batches.encode_records(
-                rows,
-                at,
-                base_offset=0,
-                leader_epoch=0,
-                now_ms=0,
-                timestamp_type=0,
-                codec=0,
-                level=None,
-                max_bytes=APPEND_BYTES,
-            )
-            arguments = {"topic": topic, "partition": partition, "sync": sync}
-            ranges += [
-                AppendedRange(*placed)
-                for placed in self._door.request("append", arguments, bytes(encoded.data))
-            ]
-        return ranges
-
-    def roll(self, topic: str, partition: int | None = None) -> int:
-        return int(self._door.request("roll", {"topic": topic, "partition": partition}))
-
-    def flush(self) -> None:
-        self._door.request("flush", {})
-
-    def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
-        arguments = {"topic": topic, "partition": partition, "before_offset": before_offset}
-        return int(self._door.request("delete_records", arguments))
-
-    def move_partition(self, topic: str, partition: int, to: str) -> None:
-        self._door.request("move_partition", {"topic": topic, "partition": partition, "to": to})
-
-    def repair(self, topic: str, partition: int, *, action: str, dry_run: bool = False) -> RepairReport:
-        arguments = {"topic": topic, "partition": partition, "action": action, "dry_run": dry_run}
-        return RepairReport.from_json(self._door.request("repair", arguments))
-
-    def lifecycle(self) -> list[PartitionNumbers]:
-        """Segments, bytes and files of every partition by state, and what is past due."""
-        return [PartitionNumbers.from_json(each) for each in self._door.request("lifecycle", {})]
-
-    def retain(self, topic: str | None = None, *, preview: bool = False) -> LifecycleReport:
-        """Delete what retention says; ``preview`` only tells."""
-        return self._run("retain", {"topic": topic, "preview": preview}, None)
-
-    def compact(
-        self,
-        topic: str | None = None,
-        partition: int | None = None,
-        *,
-        preview: bool = False,
-        force: bool = False,
-        progress: Progress | None = None,
-    ) -> LifecycleReport:
-        """Compact what is due, or with ``force`` whatever can be compacted."""
-        arguments = {"topic": topic, "partition": partition, "preview": preview, "force": force}
-        return self._run("compact", arguments, progress)
-
-    def lend_compaction(
-        self, topic: str, partition: int, *, force: bool = False, beside: int = 1
-    ) -> tuple[LifecycleReport, str, CleaningTask | None]:
-        """Borrow a partition that is due for compaction: the loan's token and what there is to do."""
-        arguments = {"topic": topic, "partition": partition, "force": force, "beside": beside}
-        told = self._door.request("lend_compaction", arguments)
-        task = None if told["task"] is None else CleaningTask.from_json(told["task"])
-        return LifecycleReport.from_json(told["report"]), str(told["token"]), task
-
-    def extend_loans(self, tokens: Sequence[str]) -> list[str]:
-        """Say that the borrower of these loans lives; which of them still stand."""
-        return list(self._door.request("extend_loans", {"tokens": list(tokens)}))
-
-    def take_in_compaction(self, token: str, cleaned: Cleaned | None) -> CleanReport | None:
-        """Have a compaction that was borrowed swapped in; with None give it up."""
-        arguments = {"token": token, "cleaned": None if cleaned is None else cleaned.to_json()}
-        told = self._door.request("take_in_compaction", arguments)
-        return None if told is None else CleanReport.from_json(told)
-
-    def archive(
-        self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None
-    ) -> LifecycleReport:
-        """Copy sealed segments to the archive, and let local copies go whose time is up."""
-        return self._run("archive", {"topic": topic, "preview": preview}, progress)
-
-    def take_over_archive(self, topic: str) -> None:
-        """Make this store the one that writes a topic's archive, whoever did before."""
-        self._door.request("take_over_archive", {"topic": topic})
-
-    def janitor(
-        self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None
-    ) -> LifecycleReport:
-        """One round of everything."""
-        return self._run("janitor", {"topic": topic, "preview": preview}, progress)
-
-    def accept_clock(self) -> None:
-        """The wall clock is right after all: deletion, paused because it jumped, goes on."""
-        self._door.request("accept_clock", {})
-
-    def erase(
-        self,
-        topic: str,
-        keys: Iterable[bytes],
-        *,
-        reason: str = "",
-        dry_run: bool = False,
-        progress: Progress | None = None,
-    ) -> EraseReport:
-        """Remove every record of these keys, wherever the store or its archive has one."""
-        arguments = {
-            "topic": topic,
-            "keys": [key.hex() for key in keys],
-            "reason": reason,
-            "dry_run": dry_run,
-        }
-        return EraseReport.from_json(self._door.request("erase", arguments, progress=progress))
-
-    def _run(self, command: str, arguments: dict[str, Any], progress: Progress | None) -> LifecycleReport:
-        return LifecycleReport.from_json(self._door.request(command, arguments, progress=progress))
-
-    def stage_topic(self, name: str, partitions: int) -> list[str]:
-        """Where to build the partitions of a topic that is to come in whole; see `topic_import`."""
-        return list(self._door.request("stage_topic", {"name": name, "partitions": partitions}))
 
     def take_in_topic(
         self, name: str, topic_id: str, config: Mapping[str, str], staged: Sequence[tuple[str, int, int]]
     ) -> None:
         """Make staged partitions (directory, log start, first base offset) a topic of the store."""
-        arguments = {
-            "name": name,
-            "id": topic_id,
-            "config": dict(config),
-            "staged": [list(s) for s in staged],
-        }
-        self._door.request("take_in_topic", arguments)
+        places = STAGED_PARTITIONS.pack(staged)
+        arguments = {"name": name, "id": topic_id, "config": dict(config), "staged": places}
+        self.ask("take_in_topic", arguments, b"", None)
 
-    def commit_staged(
-        self,
-        query: str,
-        batch: int,
-        files: Iterable[StagedFile],
-        *,
-        job: bool = False,
-        progress: Progress | None = None,
-    ) -> Committed:
-        """Take staged files in as one commit, exactly once for each (query, batch); durable on return."""
-        arguments = {"query": query, "batch": batch, "job": job, "files": [list(each) for each in files]}
-        done = self._door.request("commit_staged", arguments, progress=progress)
-        return Committed(done["duplicate"], done["records"])
-
-    def close(self) -> None:
-        self._door.close()
+    create_topic = operation(create_topic, name=TEXT, partitions=NUMBER.or_none(), config=SETTINGS)
+    add_partitions = operation(Store.add_partitions, name=TEXT, total=NUMBER)
+    delete_topic = operation(Store.delete_topic, name=TEXT)
+    alter_topic = operation(alter_topic, name=TEXT, changes=SETTINGS)
+    roll = operation(roll, topic=TEXT, partition=NUMBER.or_none())
+    flush = operation(Store.flush)
+    delete_records = operation(delete_records, topic=TEXT, partition=NUMBER, before_offset=NUMBER)
+    move_partition = operation(move_partition, topic=TEXT, partition=NUMBER, to=TEXT)
+    repair = operation(repair, _report(RepairReport), topic=TEXT, partition=NUMBER, action=TEXT, dry_run=FLAG)
+    lifecycle = operation(
+        Store.lifecycle, _list_of("numbers", pack=PartitionNumbers.to_json, unpack=PartitionNumbers.from_json)
+    )
+    retain = operation(Store.retain, REPORT, topic=TEXT.or_none(), preview=FLAG)
+    compact = operation(
+        Store.compact,
+        REPORT,
+        topic=TEXT.or_none(),
+        partition=NUMBER.or_none(),
+        preview=FLAG,
+        force=FLAG,
+    )
+    lend_compaction = operation(
+        Store.lend_compaction, LENT, topic=TEXT, partition=NUMBER, force=FLAG, beside=POSITIVE
+    )
+    extend_loans = operation(Store.extend_loans, tokens=TOKENS)
+    take_in_compaction = operation(
+        Store.take_in_compaction, _report(CleanReport).or_none(), token=TEXT, cleaned=CLEANED.or_none()
+    )
+    archive = operation(Store.archive, REPORT, topic=TEXT.or_none(), preview=FLAG)
+    take_over_archive = operation(Store.take_over_archive, topic=TEXT)
+    janitor = operation(Store.janitor, REPORT, topic=TEXT.or_none(), preview=FLAG)
+    accept_clock = operation(Store.accept_clock)
+    erase = operation(Store.erase, _report(EraseReport), topic=TEXT, keys=KEYS, reason=TEXT, dry_run=FLAG)
+    stage_topic = operation(stage_topic, name=TEXT, partitions=NUMBER)
+    commit_staged = operation(
+        Store.commit_staged, COMMITTED, query=TEXT, batch=NUMBER, files=STAGED_FILES, job=FLAG
+    )
 
 
 def connect(
@@ -297,20 +426,19 @@ def connect(
     read_only: bool = False,
     timeout_s: float = 30.0,
 ) -> AdminClient:
-    """A way to change the store at ``paths``: opened here when nobody holds it, else through the holder.
+    """Return a way to change the store at ``paths``: opened here, or through the process that holds it.
 
-    A holder that is just opening or closing the store has the lock and no socket: it is waited for a moment.
-    With ``read_only`` only previews and numbers can be asked for, and nothing is written: a holder that
-    cannot be reached is read beside.
+    A holder that is just opening or closing the store has the lock and no socket: this waits a moment for
+    it. With ``read_only`` only previews and numbers can be asked for, and nothing is written; if the holder
+    does not answer, its directories are read beside it.
     """
-    if read_only:
-        return _connect_read_only(paths, config, timeout_s)
     given = path_list(RealFileSystem(), paths)
+    if read_only:
+        return _connect_read_only(given, config, timeout_s)
     deadline = time.monotonic() + min(SETTLE_S, timeout_s)
     while True:
         try:
-            store = open_store(paths, config, create=create, remember=remember)
-            return AdminClient.of(store, given)
+            return AdminClient.of(open_store(paths, config, create=create, remember=remember), given)
         except StoreLockedError as locked:
             late = time.monotonic() >= deadline
             if locked.control is None:
@@ -319,19 +447,20 @@ def connect(
             else:
                 try:
                     client = ControlClient(locked.control, locked.pid, timeout_s)
-                    return AdminClient(_Remote(client), remote=True, pid=locked.pid, paths=given)
+                    return AdminClient.through(client, locked.pid, given)
                 except ControlError:
                     if late:
                         raise
         time.sleep(SETTLE_POLL_S)
 
 
-def _connect_read_only(paths: Paths, config: Mapping[str, object] | None, timeout_s: float) -> AdminClient:
-    fs = RealFileSystem()
-    for path in path_list(fs, paths):
-        holder = fs.lock_holder(f"{path}/{LOCK}") or {}
+def _connect_read_only(
+    paths: list[str], config: Mapping[str, object] | None, timeout_s: float
+) -> AdminClient:
+    for path in paths:
+        holder = RealFileSystem().lock_holder(f"{path}/{LOCK}") or {}
         address, pid = holder.get("control"), holder.get("pid")
         if isinstance(address, str) and isinstance(pid, int):
             with suppress(ControlError):
-                return AdminClient(_Remote(ControlClient(address, pid, timeout_s)), remote=True, pid=pid)
+                return AdminClient.through(ControlClient(address, pid, timeout_s), pid)
     return AdminClient.of(open_store(paths, config, read_only=True))

@@ -19,13 +19,13 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Any
 
 from stratalog import locks
 from stratalog.errors import ControlError, StratalogError
 from stratalog.log.context import logger
-from stratalog.store.admin.commands import run_command
 from stratalog.store.admin.control import (
     BEGUN,
     HEARTBEAT,
@@ -39,9 +39,6 @@ from stratalog.store.admin.control import (
     pack_frame,
     remove_address,
 )
-
-if TYPE_CHECKING:
-    from stratalog.store.store import Store
 
 MAX_CONNECTIONS = 64
 SMALL_FRAME_BYTES = 64 << 10
@@ -57,13 +54,16 @@ ACCEPT_RETRY_S = 0.1
 
 
 class ControlServer:
-    """Serves a listening socket until `stop`."""
+    """Serves a listening socket until `stop`.
 
-    def __init__(self, store: Store, listener: socket.socket, address: str) -> None:
+    ``run(command, arguments, payload, progress)`` runs a command and returns its result.
+    """
+
+    def __init__(self, run: Callable[..., Any], listener: socket.socket, address: str) -> None:
         self.address = address
         self.large_frames = _Room(LARGE_FRAMES_BYTES)
         self.stopping = False
-        self._store = store
+        self._run = run
         self._listener = listener
         self._connections: dict[_Connection, threading.Thread] = {}
         self._lock = locks.lock("control")
@@ -97,10 +97,8 @@ class ControlServer:
         """Run a command; every failure becomes an answer."""
         try:
             header = frame.header
-            result = run_command(
-                self._store, header.get("command"), header.get("arguments"), frame.payload, progress
-            )
-            return Frame({"result": result})
+            asked = header.get("command"), header.get("arguments"), frame.payload, progress
+            return Frame({"result": self._run(*asked)})
         except StratalogError as error:
             return Frame(error_to_header(error))
         except Exception as error:  # noqa: BLE001 - the client must be told, and the thread serve on

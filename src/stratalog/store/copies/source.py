@@ -291,7 +291,7 @@ def open_source(
     objects = claims = None
     paths: list[str] = []
     if isinstance(source, Store):
-        inside, claims = source.partitions, source.claims
+        inside, claims = source.partitions, source.partitions.claims
         paths = [each.path for each in inside.dirs.all]
         broker, fs, clock = inside.config, inside.context.fs, inside.context.clock
         objects = inside.archives.objects

@@ -21,6 +21,7 @@ import re
 import socket
 import uuid
 from collections.abc import Callable, Container, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -165,7 +166,7 @@ class TopicFacts:
 
 def facts_of(store: Store, topic: str) -> TopicFacts:
     """Read off an open store, for reading or for writing."""
-    partitions = store._partitions
+    partitions = store.partitions
     entry = partitions.entry(topic)
     config = entry.config(partitions.config)
     codec = codecs.NAMES.get(config.compression_type, 0)
@@ -289,18 +290,17 @@ class Attempt:
             meant = "" if facts.id is None else f".{id_to_text(facts.id)}"
             name = f"{self._prefix}{meant}.{partition_dir(*key)[:180]}.{len(files):06d}"
             files.append(_Growing(f"{directory}/{name}"))
-            self._make_dir(directory)
+            make_dir(self._fs, directory)
         files[-1].write(self._fs, encoded)
 
-    def _make_dir(self, directory: str) -> None:
-        """A sweep may remove the empty root between two steps of this."""
-        for _ in range(_MAKE_TRIES):
-            try:
-                self._fs.make_dir(directory)
-                return
-            except FileNotFoundError:
-                continue
-        raise StorageError(f"{directory}: cannot be made")
+
+def make_dir(fs: FileSystem, directory: str) -> None:
+    """Make a directory below a root; a sweep may remove the empty root meanwhile."""
+    for _ in range(_MAKE_TRIES):
+        with suppress(FileNotFoundError):
+            fs.make_dir(directory)
+            return
+    raise StorageError(f"{directory}: cannot be made")
 
 
 class _Growing:

@@ -19,11 +19,11 @@ from stratalog.log.clean import Target, count_keys, erase_keys, erase_segment
 from stratalog.log.segment.segment import Segment
 from stratalog.store.admin.control import Progress
 from stratalog.store.lifecycle.reports import EraseReport
-from stratalog.store.missing import or_missing
+from stratalog.store.moving import or_missing
 
 if TYPE_CHECKING:
     from stratalog.log.write.writer import PartitionWriter
-    from stratalog.store.lifecycle.facts import View
+    from stratalog.store.catalog import View
     from stratalog.store.lifecycle.lifecycle import Lifecycle
     from stratalog.store.topic import Topic
 

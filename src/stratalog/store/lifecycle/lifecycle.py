@@ -1,63 +1,83 @@
 """Carrying out what the policies decide: retention, compaction, archiving; by hand or by the janitor.
 
-Every round looks at each partition once, turns what it sees into steps by a pure function (`log.policy`) and
+Every round looks at each partition once, turns what it sees into steps by a pure function (`planning`) and
 carries the due ones out, in order; a preview stops before that. Long work holds no lock of a partition:
-it claims it, gives way when somebody else wants it, and ends when the store closes.
+it claims it, stops when another thread wants it, and ends when the store closes.
 
-Crash policy: each step is safe by itself (see `log.swap`, `log.deletion`, `archive`). What this module
-remembers besides, how much time cleaning took and what the clocks did, begins anew with the process.
+The janitor of an open store begins rounds when they are due, by the monotonic clock. They wait for disks and
+object stores, so none runs on the background thread: retention has a thread for its time, compaction and
+archiving have another. Rounds of one kind never overlap.
+
+Crash policy: each step is safe by itself (see `log.clean.swap`, `log.segment.deletion`, `archive`). What this
+module remembers besides, how much time cleaning took and what the clocks did, begins anew with the process.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stratalog import locks
-from stratalog.errors import ArchiveError, ClosedError, ConfigError, StratalogError
+from stratalog.errors import ClosedError, ConfigError, StratalogError
 from stratalog.log.clean import CleanReport, DuplicateEstimates, clean
+from stratalog.log.context import logger
 from stratalog.log.policy.cleaning import Backoff, Cleanable, Effort
 from stratalog.log.policy.clock import ClockGuard
 from stratalog.log.policy.preview import Step
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.admin.control import Progress
-from stratalog.store.lifecycle.claims import Claims
-from stratalog.store.lifecycle.facts import View, facts_of
+from stratalog.store.background import Troubles
+from stratalog.store.catalog import TopicEntry, View
 from stratalog.store.lifecycle.planning import (
     Situation,
-    archive_steps,
     cleanable_of,
     compact_steps,
-    drop_local_steps,
+    facts_of,
     plan,
     retain_steps,
 )
 from stratalog.store.lifecycle.remote_compaction import Loans
 from stratalog.store.lifecycle.reports import LifecycleReport
-from stratalog.store.lifecycle.ticking import Troubles
-from stratalog.store.missing import missing
+from stratalog.store.moving import missing
 
 if TYPE_CHECKING:
-    from stratalog.store.catalog import TopicEntry
     from stratalog.store.partitions import Partitions
     from stratalog.store.tier.tiering import Tiering
 
-Planner = Callable[[Situation], list[Step]]
 Compactor = Callable[[Sequence[tuple[PartitionWriter, Cleanable]]], None]
-"""Sees to the compaction of partitions that are due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of work: ``plan`` makes the steps for each partition.
+
+    ``cleaning``: look at what compaction needs, too. ``compactor`` gets the partitions that are due for
+    compaction; without one they are compacted here.
+    """
+
+    plan: Callable[[Situation], list[Step]]
+    topic: str | None = None
+    partition: int | None = None
+    preview: bool = False
+    cleaning: bool = False
+    force: bool = False
+    progress: Progress | None = None
+    compactor: Compactor | None = None
 
 
 class Lifecycle:
-    """The policies of a store, and the hands that carry them out when it is writable. Thread-safe.
+    """Runs rounds of lifecycle work, and remembers what the next one needs to know. Thread-safe.
 
     A read-only store gets previews and numbers, from its directories and their copies of archive manifests.
     """
 
     def __init__(self, partitions: Partitions) -> None:
-        self._partitions = partitions
+        self.partitions = partitions
         self._context = partitions.context
         config = partitions.config
         self._effort = Effort(config.get_float("log.cleaner.max.time.ratio"))
@@ -66,7 +86,7 @@ class Lifecycle:
         self._clock = ClockGuard()
         self._estimates = DuplicateEstimates()
         self._lock = locks.lock("lifecycle")
-        self.claims = Claims()
+        self.claims = partitions.claims
         self.loans = Loans(self)
         self.stopping = False
         """Set when the store closes. Not an `Event`: an interrupt while one is set leaves it locked."""
@@ -74,70 +94,29 @@ class Lifecycle:
         self.quarantined: dict[tuple[str, int], tuple[str, ...]] = {}
         self.observe_clock()
 
-    # -- what is asked for -----------------------------------------------------------------------------
-
-    def retain(self, topic: str | None, *, preview: bool) -> LifecycleReport:
-        return self._round(topic, None, retain_steps, preview=preview)
-
     def compact(
         self,
         topic: str | None,
         partition: int | None,
         *,
-        preview: bool,
         force: bool,
-        progress: Progress | None,
+        preview: bool = False,
+        progress: Progress | None = None,
+        compactor: Compactor | None = None,
     ) -> LifecycleReport:
-        def planner(at: Situation) -> list[Step]:
-            return compact_steps(at, force=force)
-
-        return self._round(
-            topic, partition, planner, preview=preview, cleaning=True, force=force, progress=progress
-        )
-
-    def compact_by(
-        self, topic: str | None, partition: int | None, compactor: Compactor, *, force: bool
-    ) -> LifecycleReport:
-        """The same, except that what is due is given to ``compactor``."""
-
-        def planner(at: Situation) -> list[Step]:
-            return compact_steps(at, force=force)
-
-        return self._round(
-            topic, partition, planner, preview=False, cleaning=True, force=force, compactor=compactor
-        )
-
-    def archive(self, topic: str | None, *, preview: bool, progress: Progress | None) -> LifecycleReport:
-        def planner(at: Situation) -> list[Step]:
-            return [*drop_local_steps(at), *archive_steps(at, compact_steps(at))]
-
-        if not preview:
-            self.sweep_archive()
-        return self._round(topic, None, planner, preview=preview, progress=progress)
-
-    def sweep_archive(self) -> None:
-        """Remove what earlier lives left in the archive: interrupted uploads, replaced and expired ones."""
-        tiering = self._partitions.archives.if_any()
-        if tiering is not None:
-            try:
-                tiering.sweep()
-            except ArchiveError as error:
-                self._context.warn(f"the archive was not swept: {error}")
+        """Compact what is due or, with ``force``, whatever can be compacted."""
+        plan = partial(compact_steps, force=force)
+        return self.run(Round(plan, topic, partition, preview, True, force, progress, compactor))
 
     def take_over_archive(self, topic: str) -> None:
         """Become the writer of a topic's archive."""
-        for number in range(self._partitions.entry(topic).partitions):
+        for number in range(self.partitions.entry(topic).partitions):
             if self.tiering is None:
                 raise ConfigError(f"{topic} has no archive: set remote.storage.enable first")
             with self.claims.claim((topic, number)):
-                writer = self._partitions.registry.view(topic, number)
+                writer = self.partitions.registry.view(topic, number)
                 if isinstance(writer, PartitionWriter):
                     self.tiering.take_over(writer)
-
-    def everything(
-        self, topic: str | None = None, *, preview: bool, progress: Progress | None
-    ) -> LifecycleReport:
-        return self._round(topic, None, plan, preview=preview, cleaning=True, progress=progress)
 
     def accept_clock(self) -> None:
         """Believe the wall clock as it is: a person says that it is right."""
@@ -158,7 +137,7 @@ class Lifecycle:
 
     def situation(self, entry: TopicEntry, view: View, *, cleaning: bool, force: bool = False) -> Situation:
         """All that the policies look at, read now; with ``force`` fresh segments may be cleaned too."""
-        partitions, name, number = self._partitions, view.topic, view.partition
+        partitions, name, number = self.partitions, view.topic, view.partition
         config = view.config if isinstance(view, PartitionWriter) else entry.config(partitions.config)
         if force:
             config = replace(config, cleaner_min_segment_age_ms=0)
@@ -207,7 +186,7 @@ class Lifecycle:
 
     def views(self, topic: str | None, partition: int | None = None) -> Iterator[tuple[TopicEntry, View]]:
         """The partitions with a policy, in order. A foreign topic has none until it is told one."""
-        partitions = self._partitions
+        partitions = self.partitions
         if topic is not None and partition is not None:
             partitions.view(topic, partition)  # raises for one that is not there
         names = sorted(partitions.entries) if topic is None else [partitions.entry(topic).name]
@@ -225,7 +204,7 @@ class Lifecycle:
     def _follow(self, name: str, number: int) -> View | None:
         """Return a partition of a read-only store as it is now; None, with a warning, when it is offline."""
         try:
-            view = self._partitions.view(name, number)
+            view = self.partitions.view(name, number)
             view.refresh()
         except (StratalogError, FileNotFoundError) as error:
             self._context.warn(f"{name}-{number}: left alone: {error}")
@@ -234,24 +213,13 @@ class Lifecycle:
 
     # -- rounds ----------------------------------------------------------------------------------------
 
-    def _round(
-        self,
-        topic: str | None,
-        partition: int | None,
-        planner: Planner,
-        *,
-        preview: bool,
-        cleaning: bool = False,
-        force: bool = False,
-        progress: Progress | None = None,
-        compactor: Compactor | None = None,
-    ) -> LifecycleReport:
+    def run(self, asked: Round) -> LifecycleReport:
         """Plan for every partition and, unless it is a preview, carry out what is due."""
-        self._partitions.settle_moves()
-        work = _Work(self, progress)
+        self.partitions.settle_moves()
+        work = _Work(self, asked.progress)
         steps: list[Step] = []
         to_compact: list[tuple[PartitionWriter, Cleanable]] = []
-        for entry, view in self.views(topic, partition):
+        for entry, view in self.views(asked.topic, asked.partition):
             if self.stopping:
                 break
             writer = view if isinstance(view, PartitionWriter) else None
@@ -262,33 +230,29 @@ class Lifecycle:
                 work.notes.append(f"{view.topic}-{view.partition}: left alone: {writer.unusable}")
                 continue
             try:
-                at = self.situation(entry, view, cleaning=cleaning, force=force)
-                planned = planner(at)
+                at = self.situation(entry, view, cleaning=asked.cleaning, force=asked.force)
+                planned = asked.plan(at)
             except Exception as error:  # noqa: BLE001 - the other partitions have their round
                 work.note(view, "left alone", error)
                 continue
             self.troubles.clear(f"{view.topic}-{view.partition}: left alone")
             steps += planned
-            if preview or writer is None:
+            if asked.preview or writer is None:
                 continue
             due = [step for step in planned if step.due]
             work.carry_out(writer, due)
             if any(step.action == "compact" for step in due):
                 to_compact.append((writer, cleanable_of(at)))
         notice = self._clock.notice
-        if not preview and to_compact:
-            (compactor or work.compact)(to_compact)
+        if not asked.preview and to_compact:
+            (asked.compactor or work.compact)(to_compact)
         notes = ([notice] if notice is not None else []) + work.notes
-        return LifecycleReport(
-            preview,
-            tuple(steps),
-            tuple(notes),
-            tuple(report.to_json() for report in work.compactions),
-        )
+        compactions = tuple(report.to_json() for report in work.compactions)
+        return LifecycleReport(asked.preview, tuple(steps), tuple(notes), compactions)
 
     def cleaning_memory(self, partitions: int) -> tuple[int, int]:
         """How many of so many partitions are cleaned at a time here, and the memory each of them has."""
-        config = self._partitions.config
+        config = self.partitions.config
         threads = min(max(config.get_int("log.cleaner.threads"), 1), max(partitions, 1))
         return threads, config.get_int("log.cleaner.dedupe.buffer.size") // threads
 
@@ -332,13 +296,9 @@ class Lifecycle:
             self._effort = self._effort.after(seconds, self._context.clock.monotonic_s())
 
     @property
-    def partitions(self) -> Partitions:
-        return self._partitions
-
-    @property
     def tiering(self) -> Tiering | None:
         """The way to the archive; None while no topic has one."""
-        return self._partitions.archives.tiering
+        return self.partitions.archives.tiering
 
 
 class _Work:
@@ -455,3 +415,81 @@ class _Work:
         lifecycle.cleaned(report, found.cleanable_bytes if unfinished else 0)
         with self._lock:
             self.compactions.append(report)
+
+
+SWEEP_EVERY_S = 3600.0
+"""How often the archive is looked through for what nobody needs; it means listing all of it."""
+
+
+class _Rounds:
+    """One kind of round: when the next is due, and the thread of the one that runs."""
+
+    def __init__(self, name: str, work: Callable[[], object], every_s: float, first_s: float) -> None:
+        self._name = name
+        self._work = work
+        self._every_s = every_s
+        self._next_s = first_s
+        self._thread: threading.Thread | None = None
+
+    def begin_if_due(self, now_s: float) -> None:
+        """Start a round in a thread of its own, unless it is too early or the last one still runs."""
+        if now_s < self._next_s or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._next_s = now_s + self._every_s
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        thread.start()
+        self._thread = thread  # only once it can be joined
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except StratalogError as error:
+            logger.warning("%s: the round ended early: %s", self._name, error)
+        except Exception:  # noqa: BLE001 - the next round must come
+            logger.exception("%s: the round failed", self._name)
+
+    def join(self) -> None:
+        """Wait for the round that runs."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+
+class Janitor:
+    """Called with every tick of the store."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        partitions = lifecycle.partitions
+        self._clock = partitions.context.clock
+        now_s = self._clock.monotonic_s()
+        retain_every_s = partitions.config.get_int("log.retention.check.interval.ms") / 1000
+        clean_every_s = max(partitions.config.get_int("log.cleaner.backoff.ms") / 1000, 0.1)
+        retain = partial(lifecycle.run, Round(retain_steps))
+        self._retention = _Rounds("stratalog-retention", retain, retain_every_s, now_s)
+        self._long = _Rounds("stratalog-janitor", self._long_round, clean_every_s, now_s)
+        self._next_sweep_s = now_s
+
+    def tick(self) -> None:
+        """Begin what is due."""
+        lifecycle, now_s = self._lifecycle, self._clock.monotonic_s()
+        lifecycle.observe_clock()
+        if not lifecycle.stopping:
+            self._retention.begin_if_due(now_s)
+            self._long.begin_if_due(now_s)
+
+    def wait_for_retention(self) -> None:
+        """Wait for a round of retention under way."""
+        self._retention.join()
+
+    def _long_round(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._next_sweep_s:
+            self._next_sweep_s = now_s + SWEEP_EVERY_S
+            self._lifecycle.partitions.archives.sweep()
+        self._lifecycle.run(Round(plan, cleaning=True))
+
+    def join(self) -> None:
+        """Wait for rounds under way; they end soon once the store is stopping."""
+        self._retention.join()
+        self._long.join()

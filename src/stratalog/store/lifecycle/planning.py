@@ -9,7 +9,7 @@ leave this machine) comes with the next plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stratalog.config import TopicConfig
@@ -21,7 +21,12 @@ from stratalog.log.policy.facts import SegmentFacts, newest_ms
 from stratalog.log.policy.preview import Step
 from stratalog.log.policy.retention import Expiry, expired, next_expiry, roll_why
 from stratalog.log.policy.tiering import archive_expired, local_expired, to_archive
+from stratalog.log.read.archived_segment import ArchivedSegment
+from stratalog.log.read.follower import LiveSegment
+from stratalog.log.segment.segment import Segment
+from stratalog.log.write.segment_list import of_segments
 from stratalog.model import SegmentState
+from stratalog.store.catalog import View
 
 
 class Situation(NamedTuple):
@@ -131,6 +136,11 @@ def archive_steps(at: Situation, compacting: Sequence[Step] = ()) -> list[Step]:
     return preview.archive_steps(at.topic, at.partition, ready)
 
 
+def archive_plan(at: Situation) -> list[Step]:
+    """What a round of archiving does: drop local copies, then copy what compaction leaves alone."""
+    return [*drop_local_steps(at), *archive_steps(at, compact_steps(at))]
+
+
 def cleanable_of(at: Situation) -> Cleanable:
     """How far cleaning may go now, and how much there is of it."""
     first_dirty = at.first_dirty_offset
@@ -221,3 +231,38 @@ def _rest(wait_s: float) -> str:
     if math.isinf(wait_s):
         return "log.cleaner.max.time.ratio leaves no time for it"
     return f"cleaning rests for another {format_duration_ms(math.ceil(wait_s) * 1000)}"
+
+
+def facts_of(view: View, is_archived: Callable[[Segment], bool] | None = None) -> list[SegmentFacts]:
+    """The facts of every segment, the active one last.
+
+    ``is_archived`` tells whether the archive has a verified copy of a local segment, just as it is now.
+    """
+    return of_segments(view, lambda segment: _facts(segment, is_archived))
+
+
+def _facts(segment: Segment, is_archived: Callable[[Segment], bool] | None) -> SegmentFacts:
+    info = segment.full_info() if isinstance(segment, LiveSegment) else segment.info()
+    remote = info.state is SegmentState.ARCHIVED
+    return SegmentFacts(
+        base_offset=segment.base_offset,
+        next_offset=info.next_offset,
+        size_bytes=segment.size,
+        state=info.state,
+        records=info.records,
+        min_timestamp=info.min_timestamp,
+        max_timestamp=info.max_timestamp,
+        modified_ms=modified_ms(segment),
+        archived=remote or (is_archived is not None and not segment.is_active and is_archived(segment)),
+        cleaned=info.state is SegmentState.COMPACTED,
+    )
+
+
+def modified_ms(segment: Segment) -> int | None:
+    """When the segment's log was last written to; None when it is gone."""
+    if isinstance(segment, ArchivedSegment):
+        return segment.source.modified_ms
+    try:
+        return segment.context.fs.stat(segment.path()).mtime_ns // 1_000_000
+    except FileNotFoundError:
+        return None

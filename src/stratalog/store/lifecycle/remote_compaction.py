@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from stratalog import locks
 from stratalog.errors import ControlError, FormatError, StorageError, StratalogError
 from stratalog.fs import FileSystem
+from stratalog.fs.contract import has_errno
 from stratalog.log import names
 from stratalog.log.clean import CleanReport
 from stratalog.log.clean.remote_compaction import (
@@ -36,8 +37,9 @@ from stratalog.log.clean.swap import swap_in
 from stratalog.log.policy.cleaning import Cleanable
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write.writer import PartitionWriter
-from stratalog.store.journal.staging import Place, owner_of, root_of
+from stratalog.store.journal.staging import Place, make_dir, owner_of, root_of
 from stratalog.store.lifecycle.reports import LifecycleReport
+from stratalog.store.moving import copy_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
 LOAN_S = 120.0
 """A borrower that was not heard of for so long has lost its partition."""
 QUERY = "compact-"
-COPY_BYTES = 8 << 20
 
 _FOLDER = re.compile(r"[A-Za-z0-9_-]{1,100}/[0-9]{6,10}")
 
@@ -98,7 +99,7 @@ class Loans:
                 else:
                     lent.append(made)
 
-        report = self._lifecycle.compact_by(topic, partition, lend_one, force=force)
+        report = self._lifecycle.compact(topic, partition, force=force, compactor=lend_one)
         report = replace(report, notes=(*report.notes, *notes))
         return (report, *lent[0]) if lent else (report, "", None)
 
@@ -123,7 +124,7 @@ class Loans:
                 now_ms=lifecycle.observe_clock().now_ms,
                 io_bytes_per_s=rate / max(beside, 1) if rate < 1e18 else None,
             )
-            _make_dir(writer.context.fs, work)
+            make_dir(writer.context.fs, work)
         except BaseException:
             lifecycle.claims.give_back(key, token)
             raise
@@ -269,29 +270,14 @@ def _untouched(loan: _Loan, report: CleanReport, why: str) -> CleanReport:
     )
 
 
-def _make_dir(fs: FileSystem, directory: str) -> None:
-    """A sweep may remove the empty root between two steps of this."""
-    for _ in range(5):
-        with suppress(FileNotFoundError):
-            fs.make_dir(directory)
-            return
-    raise StorageError(f"{directory}: cannot be made")
-
-
 def move(fs: FileSystem, source: str, target: str) -> None:
     """Rename; where that is another disk after all, copy, sync and remove."""
     try:
         fs.rename(source, target)
         return
     except StorageError as error:
-        if getattr(error.__cause__, "errno", None) != errno.EXDEV:
+        if not has_errno(error, {errno.EXDEV}):
             raise
-    with fs.open(source) as old, fs.open(target, "a") as new:
-        at = 0
-        while data := old.pread(COPY_BYTES, at):
-            new.pwrite(data, at)
-            at += len(data)
-        new.truncate(at)
-        new.sync()
+    copy_file(fs, source, target)
     fs.set_mtime_ns(target, fs.stat(source).mtime_ns)
     fs.remove(source)

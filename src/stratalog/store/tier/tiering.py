@@ -1,44 +1,69 @@
-"""Segments on their way between this machine and the archive.
+"""Moving segments between this machine and the archive.
 
-`copy` puts sealed segments into the archive, `drop_local` lets their files here go, `expire` makes the
-archive follow the log start offset, `rewrite` puts rewritten segments in the place of archived ones, `attach`
-gives a partition that is opened what the archive has of it, `sweep` removes what earlier lives left there.
+A store without an archived topic never opens an archive (`Archives`). `Tiering.copy` puts sealed segments
+into the archive, `drop_local` removes their files here, `expire` makes the archive follow the log start
+offset, `rewrite` replaces archived segments by rewritten ones, `attach` gives a partition that is opened what
+the archive has of it, `sweep` removes what earlier processes left there.
 
 Crash policy. The archive's own order is in `archive.partition`. Here: the copy of the manifest in the
 partition's directory is written after the archive's and before any local file goes, and says from which
 offset on the log is local. A local segment counts as archived only while it is the very log the archive
-has: after cleaning or erasing it is not, and takes its predecessors' place there, oldest first, before it
-may leave. So the archive is never newer in one place than in a place before it.
+has: after cleaning or erasing it is not, and replaces its predecessors there, oldest first, before its files
+may go. So the archive is never newer in one place than in a place before it. A segment that only the archive
+has is rewritten in a directory outside the log directories; until the archive's manifest changes, nothing has
+happened, and the next sweep removes what a crash leaves there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stratalog import kernel, locks
-from stratalog.archive import Archive, Manifest, PartitionArchive, SegmentEntry, SegmentUpload
-from stratalog.errors import ArchiveConflictError, ArchiveError, ClosedError, StorageError, StratalogError
-from stratalog.log.names import partition_dir
+from stratalog.archive import (
+    Archive,
+    ArchiveOptions,
+    Manifest,
+    PartitionArchive,
+    SegmentEntry,
+    SegmentUpload,
+    open_archive,
+)
+from stratalog.errors import (
+    ArchiveConflictError,
+    ArchiveError,
+    ClosedError,
+    FormatError,
+    StorageError,
+    StratalogError,
+)
+from stratalog.format import metadata
+from stratalog.fs import FileSystem
+from stratalog.log.context import LogContext
+from stratalog.log.names import ARCHIVE, partition_dir
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.admin.control import Progress
-from stratalog.store.tier.archived_rewriting import Engine, remove_tree, rewrite_archived
+from stratalog.store.logdir import META_PROPERTIES
 from stratalog.store.tier.tiers import (
     ColdFollower,
     Tier,
     copy_of,
     keys_in,
-    local_start_offset,
     read_local_copy,
 )
 
 if TYPE_CHECKING:
+    from stratalog.archive import Archive
+    from stratalog.archive.objects import Objects
     from stratalog.log.policy.preview import Step
-    from stratalog.store.catalog import TopicEntry
+    from stratalog.log.write.writer import PartitionWriter
+    from stratalog.store.catalog import TopicEntry, View
     from stratalog.store.partitions import Partitions
+
 
 Stop = Callable[[], bool]
 
@@ -70,7 +95,7 @@ class Tiering:
         archive = self.archive.partition(writer.topic, entry.id, writer.partition)
         tier = self._tier(*key)
         if tier is None or tier.closed or tier.directory != writer.directory or tier.archive is not archive:
-            tier = Tier(self._context, writer.directory, writer.topic, writer.partition, archive)
+            tier = Tier(self._context, writer.directory, archive)
             tier.load()  # not under the lock: a damaged copy makes it ask the archive
             with self._lock:
                 self._tiers[key] = tier
@@ -93,11 +118,6 @@ class Tiering:
         tier = self._tier(topic, partition)
         if tier is not None:
             tier.close()
-
-    def detach(self, topic: str, partition: int) -> None:
-        """The partition was closed."""
-        with self._lock:
-            self._tiers.pop((topic, partition), None)
 
     def _publish(self, writer: PartitionWriter, tier: Tier, log_start_offset: int) -> None:
         with writer.lock:
@@ -253,7 +273,7 @@ class Tiering:
                 with self._changing(writer, tier):
                     tier.archive.remove(entries)
 
-    def expire(self, writer: PartitionWriter) -> None:
+    def expire(self, writer: PartitionWriter) -> PartitionWriter:
         """Make the archive follow the log start offset: what lies below it goes, and does not come back.
 
         Call it after the log start offset was made durable here, and before a deletion is acknowledged.
@@ -264,16 +284,17 @@ class Tiering:
             raise ClosedError(f"{writer.directory} is no longer open")
         tier = self._tier(writer.topic, writer.partition)
         if tier is None or (tier.manifest is None and not writer.config.remote_storage_enable):
-            return
+            return writer
         tier.confirm()
         manifest, start = tier.manifest, writer.log_start_offset
         if manifest is None or not tier.mine:
-            return
+            return writer
         if start > manifest.log_start_offset or _below(manifest, start):
             with self._changing(writer, tier):
                 tier.archive.set_log_start(start)
         elif tier.behind:
             tier.save()
+        return writer
 
     def rewrite(
         self,
@@ -337,7 +358,8 @@ class Tiering:
         """After it was: remove the topic's archive."""
         for archive in self._archives(entry):
             archive.delete_everything()
-            self.detach(archive.topic, archive.partition)
+            with self._lock:
+                self._tiers.pop((archive.topic, archive.partition), None)
 
     def _archives(self, entry: TopicEntry) -> list[PartitionArchive]:
         tiers = (self._tier(entry.name, partition) for partition in range(entry.partitions))
@@ -373,10 +395,6 @@ class Tiering:
             return ()
         local = view.local_segments()[:-1]
         return [segment.base_offset for segment in local if copy_of(manifest, segment) is None]
-
-    def close(self) -> None:
-        """End the archive's threads; the partitions must be closed before."""
-        self.archive.close()
 
 
 def _groups(writer: PartitionWriter, tier: Tier, base_offsets: Collection[int]) -> Iterator[list[Segment]]:
@@ -435,10 +453,169 @@ def _named(writer: PartitionWriter, progress: Progress | None) -> Callable[[int,
     return lambda done, total: progress(name, done, total)
 
 
-__all__ = [
-    "ColdFollower",
-    "Engine",
-    "Tiering",
-    "local_start_offset",
-    "read_local_copy",
-]
+Engine = Callable[[Segment, str], Sequence[Segment]]
+"""Rewrites a segment into a directory: the new segments, written and synced there under any suffix, the first
+with the base offset of the old one; or none when nothing is to change."""
+
+
+def rewrite_archived(
+    context: LogContext,
+    tier: Tier,
+    entry: SegmentEntry,
+    engine: Engine,
+    work: str,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[SegmentEntry]:
+    """What takes the place of ``entry`` in the archive now; empty when the engine left it as it is."""
+    fs = context.fs
+    old, new = f"{work}/old", f"{work}/new"
+    remove_tree(fs, work)
+    for directory in (old, new):
+        fs.make_dir(directory)
+    archive = tier.archive
+    source = Segment(
+        context,
+        old,
+        archive.topic,
+        archive.partition,
+        entry.base_offset,
+        size=entry.size_bytes,
+        next_offset=entry.next_offset,
+    )
+    made: list[Segment] = []
+    try:
+        archive.download(entry, old, progress=progress)
+        made += engine(source, new)
+        if not made:
+            return []
+        return archive.replace([entry], _uploads(fs, made, entry, old), progress)
+    finally:
+        for segment in (source, *made):
+            segment.forget()
+        remove_tree(fs, work)
+
+
+def _uploads(fs: FileSystem, made: Sequence[Segment], entry: SegmentEntry, old: str) -> list[SegmentUpload]:
+    """The rewritten segments, up to where the old one ended; its snapshot is that of its end, still."""
+    uploads = []
+    for at, segment in enumerate(made):
+        end = made[at + 1].base_offset if at + 1 < len(made) else entry.next_offset
+        found = SegmentUpload.collect(fs, segment.directory, segment.base_offset, end, segment.suffix)
+        snapshot = f"{old}/{entry.next_offset:020d}.snapshot"
+        if end == entry.next_offset and fs.exists(snapshot):
+            found = replace(found, files={**found.files, "snapshot": snapshot})
+        uploads.append(found)
+    return uploads
+
+
+def remove_tree(fs: FileSystem, path: str) -> None:
+    """Remove a directory and all in it, if it is there."""
+    if fs.exists(path):
+        fs.remove_tree(path)
+
+
+WORK = ".archive-work"
+
+
+class Archives:
+    """One archive, or none yet. Thread-safe."""
+
+    def __init__(self, partitions: Partitions, objects: Objects | None) -> None:
+        self._partitions = partitions
+        self.objects = objects
+        self._lock = locks.lock("archives")
+        self._archive: Archive | None = None
+        self.tiering: Tiering | None = None
+
+    def attach(self, writer: PartitionWriter, entry: TopicEntry, log_start_offset: int) -> None:
+        """Give a writer that was just opened, or whose settings changed, what the archive has of it."""
+        if writer.config.remote_storage_enable or self._has_copy(writer.directory):
+            self._ensure_tiering().attach(writer, entry, log_start_offset)
+
+    def sweep(self) -> None:
+        """Remove what earlier processes left in the archive: interrupted uploads, replaced and expired ones.
+
+        Looks for an archive where one is set or lies in its usual place, archived topics or not.
+        """
+        if self.tiering is None:
+            partitions = self._partitions
+            usual = ArchiveOptions.of(partitions.config, partitions.dirs.all[0].path).url
+            if not str(partitions.config.get("log.archive.url")) and not partitions.context.fs.exists(usual):
+                return
+        try:
+            self._ensure_tiering().sweep()
+        except ArchiveError as error:
+            self._partitions.context.warn(f"the archive was not swept: {error}")
+
+    def copies_of(self, view: View) -> Callable[[Segment], bool] | None:
+        """Return the test whether the archive has a verified copy of a partition's local segment.
+
+        None where there is no archive. A read-only store goes by the copy of the manifest.
+        """
+        if self.tiering is not None:
+            return self.tiering.is_archived
+        if not self._partitions.read_only:
+            return None
+        try:
+            copy = read_local_copy(self._partitions.context.fs, view.directory)
+        except FormatError as error:
+            self._partitions.context.warn(f"{error}; what is archived is not known")
+            return None
+        if copy is None or copy.manifest.owner != self._store_id():
+            return None
+        return lambda segment: copy_of(copy.manifest, segment) is not None
+
+    def cold(self, entry: TopicEntry, partition: int, directory: str) -> Callable[[], tuple[Segment, ...]]:
+        """Return what finds the archived segments of a followed partition; none for a topic without an id."""
+        topic_id = entry.id
+        if topic_id is None:
+            return tuple
+        return ColdFollower(
+            self._partitions.context,
+            directory,
+            lambda: self._ensure_archive().partition(entry.name, topic_id, partition),
+        )
+
+    def _has_copy(self, directory: str) -> bool:
+        return self._partitions.context.fs.exists(f"{directory}/{ARCHIVE}")
+
+    def _ensure_archive(self) -> Archive:
+        with self._lock:
+            if self._archive is None:
+                partitions = self._partitions
+                options = ArchiveOptions.of(partitions.config, partitions.dirs.all[0].path)
+                options.check_outside([each.path for each in partitions.dirs.all])
+                self._archive = open_archive(
+                    options,
+                    partitions.context.fs,
+                    store_id=self._store_id(),
+                    objects=self.objects,
+                    now_ms=partitions.context.clock.now_ms,
+                )
+            return self._archive
+
+    def _ensure_tiering(self) -> Tiering:
+        archive = self._ensure_archive()
+        with self._lock:
+            if self.tiering is None:
+                work = self._partitions.dirs.all[0].path + WORK
+                self.tiering = Tiering(self._partitions, archive, work)
+            return self.tiering
+
+    def _store_id(self) -> str:
+        """Who writes the archive: the cluster id in `meta.properties`, which a store keeps for life."""
+        fs = self._partitions.context.fs
+        for each in self._partitions.dirs.online():
+            try:
+                known = metadata.parse_meta_properties(fs.read_file(each.file(META_PROPERTIES)))
+            except (FileNotFoundError, FormatError):
+                continue
+            if known.cluster_id:
+                return known.cluster_id
+        return self._partitions.dirs.all[0].path
+
+    def close(self) -> None:
+        with self._lock:
+            if self._archive is not None:
+                self._archive.close()
+                self._archive = self.tiering = None

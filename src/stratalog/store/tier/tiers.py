@@ -10,12 +10,11 @@ Crash policy: the copy is replaced atomically, after the archive's manifest and 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from stratalog import locks
-from stratalog.archive import About, Archive, Manifest, PartitionArchive, SegmentEntry
+from stratalog.archive import About, Manifest, PartitionArchive, SegmentEntry
 from stratalog.archive.manifest import LocalCopy, pack_local, parse_local
 from stratalog.errors import ArchiveError, ClosedError, CorruptionError, FormatError, StorageError
 from stratalog.format.keyindex import KeyIndexReader
@@ -48,9 +47,7 @@ def local_start_offset(fs: FileSystem, directory: str) -> int:
 class Tier:
     """One partition's archive as this process sees it. Thread-safe."""
 
-    def __init__(
-        self, context: LogContext, directory: str, topic: str, partition: int, archive: PartitionArchive
-    ) -> None:
+    def __init__(self, context: LogContext, directory: str, archive: PartitionArchive) -> None:
         self.archive = archive
         self.directory = directory
         self.lock = locks.rlock("tier")
@@ -60,8 +57,6 @@ class Tier:
         self.closed = False
         """True when the partition is being moved, or was: another tier takes over."""
         self._context = context
-        self._topic = topic
-        self._partition = partition
         self._mutex = locks.lock("tier.manifest")
         self._saving = locks.lock("tier.copy")
         self._confirmed = False
@@ -168,8 +163,9 @@ class Tier:
             return self._cold[2]
 
     def _segment(self, entry: SegmentEntry) -> ArchivedSegment:
-        source = self.archive.open_segment(entry, self._check, self._listed)
-        return ArchivedSegment(self._context, self.directory, self._topic, self._partition, source)
+        archive = self.archive
+        source = archive.open_segment(entry, self._check, self._listed)
+        return ArchivedSegment(self._context, self.directory, archive.topic, archive.partition, source)
 
     def _listed(self, entry: SegmentEntry) -> bool:
         """After an object was found missing; the next read asks the archive before anything else."""
@@ -189,27 +185,28 @@ class Tier:
 
 
 class ColdFollower:
-    """The archived segments of a partition that another process writes, as its local copy tells them."""
+    """The archived segments of a partition that another process writes, by the copy in its directory.
+
+    ``open_archive`` is called when there is a copy. Each call costs one stat while nothing changed.
+    """
 
     def __init__(
-        self,
-        context: LogContext,
-        directory: str,
-        topic: str,
-        topic_id: uuid.UUID,
-        partition: int,
-        archive: Archive,
+        self, context: LogContext, directory: str, open_archive: Callable[[], PartitionArchive]
     ) -> None:
-        self._tier = Tier(context, directory, topic, partition, archive.partition(topic, topic_id, partition))
         self._context = context
+        self._directory = directory
+        self._open_archive = open_archive
+        self._tier: Tier | None = None
         self._seen: tuple[int, ...] = ()
 
-    def segments(self) -> tuple[Segment, ...]:
-        """What the archive has; one stat while nothing changed."""
+    def __call__(self) -> tuple[Segment, ...]:
+        """Return what the archive has."""
         try:
-            stat = self._context.fs.stat(f"{self._tier.directory}/{ARCHIVE}")
+            stat = self._context.fs.stat(f"{self._directory}/{ARCHIVE}")
         except FileNotFoundError:
             return ()
+        if self._tier is None:
+            self._tier = Tier(self._context, self._directory, self._open_archive())
         seen = (stat.mtime_ns, stat.inode, stat.size)
         if seen != self._seen:
             self._tier.load()
