@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stratalog.log.policy.facts import SegmentFacts
+from stratalog.log.policy.retention import SegmentFacts
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.follower import LiveSegment, PartitionFollower
 from stratalog.log.segment.segment import Segment
