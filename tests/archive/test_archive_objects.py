@@ -13,7 +13,7 @@ import pytest
 
 from stratalog import errors
 from stratalog.archive import Objects, open_objects
-from stratalog.archive.directory import DirectoryObjects
+from stratalog.archive.objects import DirectoryObjects
 from stratalog.fs import MemoryFileSystem, RealFileSystem, SimulatedCrash, SurvivorMode
 
 WRITERS = 8
@@ -105,7 +105,7 @@ def test_of_eight_processes_one_wins(tmp_path: Path) -> None:
     mine = DirectoryObjects(RealFileSystem(), root)
     tag = mine.put_if_absent("m", b"start")
     script = (
-        "import sys; from stratalog.archive.directory import DirectoryObjects; from stratalog.fs import"
+        "import sys; from stratalog.archive.objects import DirectoryObjects; from stratalog.fs import"
         " RealFileSystem; sys.stdin.readline();"
         f" objects = DirectoryObjects(RealFileSystem(), {root!r});"
         f" print(objects.put_if_match('m', sys.argv[1].encode(), {tag!r}) is not None)"

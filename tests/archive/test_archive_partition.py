@@ -10,7 +10,7 @@ import pytest
 
 from stratalog import errors
 from stratalog.archive import About, Archive, Objects, PartitionArchive, SegmentUpload
-from stratalog.archive.directory import DirectoryObjects
+from stratalog.archive.objects import DirectoryObjects
 from stratalog.fs import MemoryFileSystem
 from stratalog.log.names import SEGMENT_KINDS
 from tests.archive.faulty import FaultyObjects

@@ -12,14 +12,14 @@ import pytest
 
 from stratalog import errors
 from stratalog.archive import BlockCache, Objects, SegmentUpload
-from stratalog.archive.blocks import AHEAD_BLOCKS, BLOCK_BYTES, RUN_BLOCKS, Blocks
-from stratalog.archive.directory import DirectoryObjects
+from stratalog.archive.cache import AHEAD_BLOCKS, BLOCK_BYTES, RUN_BLOCKS, Blocks
+from stratalog.archive.objects import DirectoryObjects
 from stratalog.archive.source import StoredSegment
 from stratalog.fs import FailingFileSystem, Fault, HandleCache, MemoryFileSystem, RealFileSystem
 from stratalog.kernel import hash64
 from stratalog.log.context import LogContext
 from stratalog.log.read.archived_segment import ArchivedSegment
-from stratalog.log.read.key_lookup import key_offsets
+from stratalog.log.read.lookup import key_offsets
 from stratalog.log.segment.segment import Segment
 from stratalog.model import SegmentState
 from tests.archive.faulty import FaultyObjects, Killed

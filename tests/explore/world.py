@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import stratalog
-from stratalog.archive.directory import DirectoryObjects
+from stratalog.archive.objects import DirectoryObjects
 from stratalog.errors import (
     ClosedError,
     InvalidArgumentError,

@@ -31,8 +31,8 @@ from stratalog.fs import HandleCache, MemoryFileSystem
 from stratalog.log.check.verify import verify_partition
 from stratalog.log.context import LogContext
 from stratalog.log.read.follower import PartitionFollower
-from stratalog.log.read.key_lookup import history_backwards
 from stratalog.log.read.list_offsets import offset_for_time
+from stratalog.log.read.lookup import history_backwards
 from stratalog.log.read.reader import KeyedView, read_records
 from stratalog.log.recover.recovery import OpenAs, open_partition
 from stratalog.log.write.writer import PartitionWriter

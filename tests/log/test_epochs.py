@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.log.read.epochs import end_offset_for_epoch
+from stratalog.log.read.list_offsets import end_offset_for_epoch
 
 EPOCHS = [(2, 10), (5, 40), (6, 70)]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import stratalog
 from stratalog import Record, Store, errors
 from stratalog.fs import FailingFileSystem, MemoryFileSystem, RealFileSystem
-from stratalog.log.read import record_at
+from stratalog.log.read import lookup
 from stratalog.store.topic import Topic
 
 NOW = 1_760_000_000_000
@@ -194,7 +194,7 @@ def test_the_cheap_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("the general reader was asked")
 
-    monkeypatch.setattr(record_at, "iter_chunks", refuse)
+    monkeypatch.setattr(lookup, "iter_chunks", refuse)
     with opened(MemoryFileSystem()) as store:
         topic = store.create_topic("t")
         for size, count in ((10, 300), (1000, 40), (30_000, 5), (10, 3)):

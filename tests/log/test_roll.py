@@ -17,7 +17,6 @@ from stratalog.log.policy.roll import (
     jitter_ms,
     limits,
     max_segment_ms,
-    next_roll_ms,
     reopened_created_ms,
     roll_due_idle,
     should_roll,
@@ -101,7 +100,6 @@ def test_an_empty_segment_takes_what_comes() -> None:
     empty = ActiveSegmentFacts(base_offset=100, size_bytes=0, records=0, created_ms=0)
     assert roll(config, empty, incoming_bytes=10**9, incoming_records=9, now_ms=99 * HOUR) is None
     assert roll_due_idle(config, empty, 99 * HOUR) is None
-    assert next_roll_ms(config, empty) is None
 
 
 def test_windows_only_move_forward() -> None:
@@ -209,13 +207,3 @@ def test_limits_say_what_should_roll_says(
     )
     reason = should_roll(config, facts, size, records, timestamp, last_offset, now_ms)
     assert stays is (reason is None)
-
-
-@given(CONFIGS, FACTS_OF)
-def test_next_roll_is_the_first_moment(config: TopicConfig, facts: ActiveSegmentFacts) -> None:
-    due = next_roll_ms(config, facts)
-    if due is None:
-        assert facts.size_bytes == 0
-        return
-    assert roll_due_idle(config, facts, due) is not None
-    assert roll_due_idle(config, facts, due - 1) is None

@@ -80,7 +80,7 @@ def test_a_scan_that_is_not_read_to_its_end_lets_the_program_end(tmp_path: Path,
     """The threads of the scan wait for room when the program ends."""
     script = f"""
 import stratalog
-from stratalog.log import arrow_scan
+from stratalog.log.read import arrow_scan
 arrow_scan.WINDOW_BYTES = arrow_scan.PIECE_BYTES = 1000
 store = stratalog.open({str(tmp_path / "data")!r}, background=False)
 topic = store.create_topic("t")

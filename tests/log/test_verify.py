@@ -13,7 +13,8 @@ from stratalog import Record
 from stratalog.format import batch as batches
 from stratalog.format import seal as seals
 from stratalog.fs import HandleCache, MemoryFileSystem
-from stratalog.log.check.verify import Damage, VerifyReport, verify_partition
+from stratalog.log.check.damage import Damage
+from stratalog.log.check.verify import VerifyReport, verify_partition
 from stratalog.log.context import LogContext
 from stratalog.log.read.follower import PartitionFollower
 

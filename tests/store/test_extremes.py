@@ -17,7 +17,7 @@ import pytest
 
 import stratalog
 from stratalog import Record, Store, Topic
-from stratalog.archive.directory import DirectoryObjects
+from stratalog.archive.objects import DirectoryObjects
 from stratalog.config import BrokerConfig, canonical
 from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.settings import INT_MAX, Setting, Value

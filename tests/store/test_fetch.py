@@ -11,7 +11,7 @@ import pytest
 
 import stratalog
 from stratalog import Record, Store, Topic, errors
-from stratalog.archive.directory import DirectoryObjects
+from stratalog.archive.objects import DirectoryObjects
 from stratalog.format import batch as batches
 from stratalog.fs import FileSystem, MemoryFileSystem, RealFileSystem
 from stratalog.log.read.fetch import Fetched

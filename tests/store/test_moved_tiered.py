@@ -10,7 +10,7 @@ import pytest
 
 import stratalog
 from stratalog import Record, Store, Topic
-from stratalog.archive.directory import DirectoryObjects
+from stratalog.archive.objects import DirectoryObjects
 from stratalog.errors import ClosedError, StratalogError
 from stratalog.fs import FileSystem, MemoryFileSystem
 from stratalog.store.tier.tiers import read_local_copy

@@ -8,7 +8,7 @@ import pytest
 
 import stratalog
 from stratalog import Record, Store
-from stratalog.archive.directory import DirectoryObjects
+from stratalog.archive.objects import DirectoryObjects
 from stratalog.errors import ClosedError
 from stratalog.fs import FileSystem, MemoryFileSystem
 from stratalog.store.lifecycle.reports import LifecycleReport

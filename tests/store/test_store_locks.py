@@ -13,7 +13,7 @@ import pytest
 
 import stratalog
 from stratalog import Record, Store
-from stratalog.archive.directory import DirectoryObjects
+from stratalog.archive.objects import DirectoryObjects
 from stratalog.errors import ClosedError, TopicExistsError
 from stratalog.fs import FileSystem, MemoryFileSystem, RealFileSystem
 from stratalog.store.catalog import Changes, Registry, TopicEntry

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from stratalog import errors
-from stratalog.archive.directory import DirectoryObjects
+from stratalog.archive.objects import DirectoryObjects
 from stratalog.fs import MemoryFileSystem, SimulatedCrash, SurvivorMode
 from tests.archive.faulty import Killed, When
 from tests.store.tiered import EVERYTHING_GOES, TOPIC, Tiered

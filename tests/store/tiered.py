@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import stratalog
 from stratalog import Record, Store, Topic
 from stratalog.archive import Archive, ArchiveOptions, Objects
-from stratalog.archive.directory import DirectoryObjects
+from stratalog.archive.objects import DirectoryObjects
 from stratalog.store.tier.tiering import Tiering
 from stratalog.testing import ManualClock, MemoryFileSystem
 from tests.archive.faulty import FaultyObjects

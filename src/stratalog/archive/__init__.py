@@ -1,18 +1,15 @@
 """The archive: sealed segments in a directory or an object store. The only room that touches an object store.
 
-`objects` is the thin layer of requests (`directory` and `remote` behind it), `manifest` the bytes that say
-what is archived, `ledger` who may change them, `upload` how a segment gets there, `partition` all of it for
-one partition, `source` how a segment is read again, through `blocks` and `cache`. Knows no log.
-
-`remote` needs the extra ``archive`` (obstore); a directory needs nothing.
+`objects` holds the requests to a store, `manifest` what is archived and who may change that, `upload` how a
+segment gets there, `partition` all of it for one partition, `source` how a segment is read again, through
+`cache`. Knows no log.
 """
 
 from __future__ import annotations
 
 from stratalog.archive.archive import Archive, ArchiveCheck, ArchiveOptions, open_archive
 from stratalog.archive.cache import BlockCache, CacheStats
-from stratalog.archive.ledger import About
-from stratalog.archive.manifest import LOCAL_NAME, LocalCopy, Manifest, SegmentEntry, StoredObject
+from stratalog.archive.manifest import LOCAL_NAME, About, LocalCopy, Manifest, SegmentEntry, StoredObject
 from stratalog.archive.objects import ObjectInfo, Objects, Tagged, directory_of, open_objects
 from stratalog.archive.partition import PartitionArchive
 from stratalog.archive.source import StoredSegment

@@ -16,8 +16,7 @@ from typing import Any
 
 from stratalog import locks
 from stratalog.archive import manifest as manifests
-from stratalog.archive.blocks import Blocks
-from stratalog.archive.cache import BlockCache, CacheStats
+from stratalog.archive.cache import BlockCache, Blocks, CacheStats
 from stratalog.archive.manifest import Manifest, StoredObject
 from stratalog.archive.objects import ObjectInfo, Objects, directory_of, open_objects
 from stratalog.archive.partition import PartitionArchive, Tools

@@ -1,7 +1,7 @@
-"""The manifest of one partition's archive: which segments it has, of which objects, with which checksums.
+"""The manifest of one partition's archive: its values, its bytes, and the object that holds it.
 
-What lives here: the values and their bytes. The manifest is JSON whose first line holds the CRC-32C of
-everything behind that line, so it can be checked and still be read by any JSON tool:
+The manifest lists the archived segments, their objects and checksums. It is JSON whose first line holds the
+CRC-32C of everything behind that line, so it can be checked and still be read by any JSON tool:
 
     {"crc32c": "7bff9b32",
     "version": 1, "generation": 12, "token": "…", "owner": "…", "session": "…", "topic": "orders", …
@@ -10,28 +10,34 @@ everything behind that line, so it can be checked and still be read by any JSON 
        "objects": [["log.00000", 1048576, "0a1b2c3d"], ["index", 128, "…"], …]}
      ]}
 
-``generation`` rises by one with every change; ``token`` names the very put that made it, so that a writer
-whose answer got lost can tell whether it won. ``owner`` is the store that writes here and ``session`` the
-process of it that does: a change by anybody else is a conflict.
+``generation`` rises by one with every change; ``token`` identifies the put that made it. ``owner`` is the
+store that writes here and ``session`` the process of it that does.
 
 The copy in the partition's own directory, `stratalog.archive`, has the same bytes behind a first line
-``{"local_start_offset": N, "crc32c": …}``: segments that end at or below N lie in the archive only, and what
-is left of their files is to be removed. It is written beside and renamed before any local file goes.
+``{"local_start_offset": N, "crc32c": …}``: segments that end at or below N are in the archive only, and
+leftovers of their files are to be removed. It is replaced atomically before any local file is removed.
 
-Crash policy: the manifest is put whole and conditionally, the copy is replaced atomically: the old or the
-new. The copy may lag; it is never ahead of the manifest.
+There is one writer (`ManifestObject`). Every change is a conditional put on the manifest it was made from. A
+process claims the session before it puts its first object; from then on no earlier process can commit.
+
+Crash policy: the old manifest or the new one. The local copy may lag; it is never ahead. A put may have
+happened although its answer was lost: the token tells.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import secrets
+import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NoReturn
 
-from stratalog.errors import CorruptionError, UnsupportedFormat
+from stratalog import locks
+from stratalog.archive.objects import Objects
+from stratalog.errors import ArchiveConflictError, ArchiveError, CorruptionError, UnsupportedFormat
 from stratalog.format.metadata import id_to_text, text_to_id
 from stratalog.kernel import crc32c
 
@@ -363,3 +369,146 @@ class _Fields:
     def nothing_left(self) -> None:
         if self._values:
             self.fail(f"unknown fields {sorted(self._values)[:5]}")
+
+
+ATTEMPTS = 20
+_PAUSE_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a rebuilt store must know of the topic; goes into every manifest that is written."""
+
+    partitions: int = 1
+    config: Mapping[str, str] = field(default_factory=dict)
+    leader_epochs: tuple[tuple[int, int], ...] = ((0, 0),)
+
+
+class ManifestObject:
+    """Reads the manifest at any time; changes it for a caller that takes care to be the only one here."""
+
+    def __init__(
+        self, objects: Objects, key: str, blank: tuple[str, uuid.UUID, int], store_id: str, session: str
+    ) -> None:
+        self.url = objects.url_of(key)
+        self.about: About | None = None
+        """None leaves in the manifest what it says."""
+        self._objects = objects
+        self._key = key
+        self._blank = blank
+        self._store_id = store_id
+        self._session = session
+        self._mutex = locks.lock("archive.manifest")
+        self._known: tuple[Manifest, str] | None = None
+        self._fresh = False
+        self._claimed = False
+
+    def read(self, *, refresh: bool = False) -> Manifest | None:
+        """What the archive holds; None when it holds nothing of this partition, not even a claim."""
+        known = self._fetch() if refresh or not self._fresh else self._known
+        return None if known is None else known[0]
+
+    def _fetch(self) -> tuple[Manifest, str] | None:
+        self._fresh = False
+        known: tuple[Manifest, str] | None = None
+        try:
+            found = self._objects.get(self._key)
+            known = parse(found.data, self.url), found.tag
+        except FileNotFoundError:
+            pass
+        with self._mutex:
+            self._known, self._fresh = known, True
+        return known
+
+    def claim(self, *, take_over: bool = False) -> Manifest:
+        """Become the writer. ``take_over`` takes the archive away from the store that owns it.
+
+        ArchiveConflictError when another store owns it, or when a later process of this store does.
+        """
+        known = self._known if self._claimed and self._fresh else self._fetch()
+        if known is None:
+            try:
+                return self._put(self._stamped(Manifest(*self._blank, self._store_id)), None)
+            except _Lost:
+                known = self._known
+        if known is not None and self._is_mine(known[0]):
+            self._claimed = True
+            return known[0]
+        return self.change(lambda current: current, take_over=take_over)
+
+    def _is_mine(self, manifest: Manifest) -> bool:
+        return (manifest.owner, manifest.session) == (self._store_id, self._session)
+
+    def change(self, change: Callable[[Manifest], Manifest], *, take_over: bool = False) -> Manifest:
+        """Commit a change: applied to the newest manifest until that is the one which was changed."""
+        for attempt in range(ATTEMPTS):
+            known = self._known if self._fresh else self._fetch()
+            if known is None:
+                raise ArchiveError("the manifest is gone", url=self.url)
+            current, tag = known
+            fenced = self._claimed and not self._is_mine(current)
+            if not take_over and (current.owner != self._store_id or fenced):
+                raise self._conflict(current)
+            try:
+                return self._put(self._stamped(change(current)), tag)
+            except _Lost:
+                time.sleep(_PAUSE_S * attempt * secrets.randbelow(100) / 100)
+        raise ArchiveConflictError("lost every race for the manifest", url=self.url)
+
+    def forget(self) -> None:
+        """The manifest was removed: a new one would begin from nothing."""
+        with self._mutex:
+            self._known, self._fresh, self._claimed = None, False, False
+
+    def _conflict(self, manifest: Manifest) -> ArchiveConflictError:
+        if manifest.owner == self._store_id:
+            reason = "another process with the id of this store writes to this archive; only one may"
+        else:
+            reason = f"this archive belongs to the store {manifest.owner}; take it over if that one is gone"
+        return ArchiveConflictError(reason, url=self.url, owner=manifest.owner)
+
+    def _stamped(self, manifest: Manifest) -> Manifest:
+        about = self.about or About(manifest.partitions, manifest.config, manifest.leader_epochs)
+        return replace(
+            manifest,
+            owner=self._store_id,
+            session=self._session,
+            generation=manifest.generation + 1,
+            token=secrets.token_hex(8),
+            partitions=about.partitions,
+            config=dict(about.config),
+            leader_epochs=about.leader_epochs,
+        )
+
+    def _put(self, wanted: Manifest, tag: str | None) -> Manifest:
+        """One conditional put; ``_Lost`` when another was first, and then the newest manifest is known."""
+        data = pack(wanted)
+        self._fresh = False
+        try:
+            if tag is None:
+                put = self._objects.put_if_absent(self._key, data)
+            else:
+                put = self._objects.put_if_match(self._key, data, tag)
+        except ArchiveError:
+            # It may have happened all the same.
+            if not self._happened(wanted):
+                raise
+            return wanted
+        if put is None:
+            if not self._happened(wanted):
+                raise _Lost
+            return wanted
+        with self._mutex:
+            self._known, self._fresh, self._claimed = (wanted, put), True, True
+        return wanted
+
+    def _happened(self, wanted: Manifest) -> bool:
+        known = self._fetch()
+        if known is None or known[0].token != wanted.token:
+            return False
+        self._claimed = True
+        return True
+
+
+class _Lost(Exception):  # noqa: N818 - not an error: the race goes on
+    """Another conditional put was first."""

@@ -3,7 +3,7 @@
     <topic>-<topic id>/<partition>/manifest.json
     <topic>-<topic id>/<partition>/segments/<base offset>/<number>/log.00000 index timeindex seal …
 
-There is one writer at a time (`archive.ledger`), so whatever the manifest does not name is rubbish and may be
+There is one writer at a time (`ManifestObject`), so whatever the manifest does not name is rubbish and may be
 swept at once.
 
 Order: objects, their read-back, the manifest; and the other way round when something goes: the manifest,
@@ -23,9 +23,8 @@ from dataclasses import dataclass, replace
 
 from stratalog import locks
 from stratalog.archive import manifest as manifests
-from stratalog.archive.blocks import Blocks
-from stratalog.archive.ledger import About, Ledger
-from stratalog.archive.manifest import Manifest, SegmentEntry
+from stratalog.archive.cache import Blocks
+from stratalog.archive.manifest import About, Manifest, ManifestObject, SegmentEntry
 from stratalog.archive.objects import Objects
 from stratalog.archive.source import StoredSegment
 from stratalog.archive.upload import PART_BYTES, Progress, SegmentUpload, Uploaded, read_back, upload
@@ -68,16 +67,16 @@ class PartitionArchive:
         self._busy: set[str] = set()
         """Folders that are being filled: nobody's yet, and not to be swept."""
         blank = (topic, topic_id, partition)
-        self._ledger = Ledger(tools.objects, self._key, blank, tools.store_id, tools.session)
+        self._manifest_object = ManifestObject(tools.objects, self._key, blank, tools.store_id, tools.session)
 
     @property
     def url(self) -> str:
         """Where the manifest is."""
-        return self._ledger.url
+        return self._manifest_object.url
 
     def describe(self, about: About) -> None:
         """What manifests written from now on say of the topic."""
-        self._ledger.about = about
+        self._manifest_object.about = about
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -86,7 +85,7 @@ class PartitionArchive:
 
         Without ``refresh`` what this process knows: right for the writer, perhaps old for others.
         """
-        return self._ledger.read(refresh=refresh)
+        return self._manifest_object.read(refresh=refresh)
 
     def open_segment(
         self,
@@ -168,7 +167,7 @@ class PartitionArchive:
         ArchiveConflictError when another store owns this archive, or when a later process of this one does.
         """
         with self._lock:
-            return self._ledger.claim(take_over=take_over)
+            return self._manifest_object.claim(take_over=take_over)
 
     # -- changes -------------------------------------------------------------------------------------
 
@@ -186,7 +185,7 @@ class PartitionArchive:
         the log start offset passed meanwhile is not archived.
         """
         with self._lock:
-            manifest = self._ledger.claim()
+            manifest = self._manifest_object.claim()
             if manifest.deleted:
                 raise ArchiveError("the topic is being deleted from this archive", url=self.url)
             _check_fit(manifest, segments)
@@ -214,7 +213,7 @@ class PartitionArchive:
         ArchiveConflictError when one of ``olds`` is no longer in the manifest: then nothing has changed.
         """
         with self._lock:
-            manifest = self._ledger.claim()
+            manifest = self._manifest_object.claim()
         with self._putting(manifest, news, [None] * len(news), progress) as entries:
             names = {entry.name for entry in entries}
 
@@ -240,7 +239,7 @@ class PartitionArchive:
             return replace(current, segments=tuple(segments))
 
         with self._lock:
-            kept = {each.name for each in self._ledger.change(applied).segments}
+            kept = {each.name for each in self._manifest_object.change(applied).segments}
         self._delete_objects([each for each in (*before, *entries) if each.name not in kept])
 
     @contextmanager
@@ -324,7 +323,7 @@ class PartitionArchive:
                 return
             self.claim()
             names = {each.name for each in entries}
-            self._ledger.change(
+            self._manifest_object.change(
                 lambda current: replace(
                     current,
                     segments=tuple(each for each in current.segments if each.name not in names),
@@ -348,7 +347,7 @@ class PartitionArchive:
             manifest = self.manifest(refresh=True)
             if manifest is not None and manifest.deleted != deleted:
                 self.claim()
-                self._ledger.change(lambda current: replace(current, deleted=deleted))
+                self._manifest_object.change(lambda current: replace(current, deleted=deleted))
 
     def delete_everything(self) -> None:
         """Remove all objects, the manifest last. Only after `mark_deleted`."""
@@ -362,7 +361,7 @@ class PartitionArchive:
             keys = [info.key for info in self._objects.list(f"{self.prefix}/") if info.key != self._key]
             self._objects.delete(keys)
             self._objects.delete([self._key])
-            self._ledger.forget()
+            self._manifest_object.forget()
             self._tools.blocks.forget(f"{self.prefix}/")
 
     # -- rubbish -------------------------------------------------------------------------------------
@@ -389,7 +388,7 @@ class PartitionArchive:
                 return []
             self.claim()
             # A put of the manifest that was given up as failed must not take effect behind our back.
-            self._ledger.change(lambda current: current)
+            self._manifest_object.change(lambda current: current)
             doomed = self.orphans(keep)
             self._objects.delete(doomed)
             return [self._objects.url_of(key) for key in doomed]

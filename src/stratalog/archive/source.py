@@ -19,7 +19,7 @@ from itertools import accumulate
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
-from stratalog.archive.blocks import Blocks
+from stratalog.archive.cache import Blocks
 from stratalog.archive.manifest import SegmentEntry, StoredObject
 from stratalog.archive.objects import Objects
 from stratalog.errors import ArchiveError, CorruptionError, StorageError
@@ -47,6 +47,10 @@ class StoredSegment:
         check: Callable[[SegmentEntry], None] | None = None,
     ) -> None:
         self.entry = entry
+        self.base_offset, self.next_offset = entry.base_offset, entry.next_offset
+        self.size, self.crc, self.records = entry.size_bytes, entry.crc, entry.records
+        self.min_timestamp, self.max_timestamp = entry.min_timestamp, entry.max_timestamp
+        self.cleaned, self.modified_ms = entry.cleaned, entry.modified_ms
         self._objects = objects
         self._blocks = blocks
         self._prefix = prefix
@@ -55,42 +59,6 @@ class StoredSegment:
 
     def __repr__(self) -> str:
         return f"<StoredSegment {self.url()}>"
-
-    @property
-    def base_offset(self) -> int:
-        return self.entry.base_offset
-
-    @property
-    def next_offset(self) -> int:
-        return self.entry.next_offset
-
-    @property
-    def size(self) -> int:
-        return self.entry.size_bytes
-
-    @property
-    def crc(self) -> int:
-        return self.entry.crc
-
-    @property
-    def records(self) -> int | None:
-        return self.entry.records
-
-    @property
-    def min_timestamp(self) -> int | None:
-        return self.entry.min_timestamp
-
-    @property
-    def max_timestamp(self) -> int | None:
-        return self.entry.max_timestamp
-
-    @property
-    def cleaned(self) -> bool:
-        return self.entry.cleaned
-
-    @property
-    def modified_ms(self) -> int | None:
-        return self.entry.modified_ms
 
     def url(self, kind: str = "log") -> str:
         """Where the object is; of a log in several parts, what they have in common."""

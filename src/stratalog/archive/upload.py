@@ -23,7 +23,6 @@ from stratalog.fs import FileSystem
 from stratalog.kernel import crc32c, crc32c_combine
 
 PART_BYTES = 16 << 20
-SIDECAR_LIMIT_BYTES = 2 << 30
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) now and then."""

@@ -19,13 +19,12 @@ from stratalog.errors import (
 )
 from stratalog.format.metadata import id_to_text
 from stratalog.log.arguments import check_number, check_optional
-from stratalog.log.read import key_lookup, list_offsets
+from stratalog.log.read import list_offsets, lookup
 from stratalog.log.read.arrow_scan import ScanOptions, ScanRange, check_columns, scan_to_arrow
-from stratalog.log.read.epochs import EpochEnd
 from stratalog.log.read.fetch import Fetched, fetch
-from stratalog.log.read.list_offsets import ListedOffset
+from stratalog.log.read.list_offsets import EpochEnd, ListedOffset
+from stratalog.log.read.lookup import read_one, record_at
 from stratalog.log.read.reader import SkipDamaged, check_isolation, check_start, read_records
-from stratalog.log.read.record_at import read_one, record_at
 from stratalog.log.segment.states import segment_states
 from stratalog.log.write import produce
 from stratalog.log.write.append import append_arrow, append_records
@@ -430,7 +429,7 @@ class Topic:
         level = check_isolation(isolation)
         newest: Record | None = None
         for number in self._choose(partition):
-            record = unmoved(self._partitions, self._view(number), key_lookup.newest, key, level)
+            record = unmoved(self._partitions, self._view(number), lookup.newest, key, level)
             if record is not None and (newest is None or (record.timestamp or 0) > (newest.timestamp or 0)):
                 newest = record
         return newest
@@ -441,7 +440,7 @@ class Topic:
         """Every record of a key, in offset order, partition by partition."""
         level = check_isolation(isolation)
         for number in self._choose(partition):
-            yield from reversed(list(key_lookup.history_backwards(self._steady(number), key, level)))
+            yield from reversed(list(lookup.history_backwards(self._steady(number), key, level)))
 
     def offset_for_time(
         self, partition: int = 0, timestamp: int = 0, *, isolation: str = "read_uncommitted"

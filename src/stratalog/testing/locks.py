@@ -21,8 +21,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from stratalog import locks
-from stratalog.archive.directory import DirectoryObjects
-from stratalog.archive.remote import RemoteObjects
+from stratalog.archive.objects import DirectoryObjects, RemoteObjects
 from stratalog.fs import MemoryFileSystem, RealFile, RealFileSystem
 from stratalog.fs.memory import MemoryFile
 from stratalog.locks import Io

@@ -13,8 +13,8 @@ from stratalog.log import names
 from stratalog.log.check.verify import verify_partition
 from stratalog.log.clean import compact
 from stratalog.log.read.follower import PartitionFollower
-from stratalog.log.read.key_lookup import history_backwards
 from stratalog.log.read.list_offsets import offset_for_time
+from stratalog.log.read.lookup import history_backwards
 from stratalog.log.read.reader import read_records
 from stratalog.model import SegmentState
 from tests.log.cleaner.support import MEMORY_BYTES, Log, Seen, compacted, latest

@@ -9,9 +9,8 @@ import pytest
 
 from stratalog.format.batch.filter import Filtered, filter_batches
 from stratalog.log.clean import CleanReport, DuplicateEstimates, Target
-from stratalog.log.clean.grouping import group_segments
-from stratalog.log.clean.pacing import Pace, StopCleaningError
-from stratalog.log.clean.rewriting import rewrite
+from stratalog.log.clean.rewriting import Pace, StopCleaningError, rewrite
+from stratalog.log.clean.rules import group_segments
 from stratalog.log.read.chunks import Chunk
 from stratalog.log.segment.segment import Segment
 from tests.log.cleaner.support import Log, compacted

@@ -10,7 +10,7 @@ import pytest
 from stratalog.errors import DiskFullError
 from stratalog.fs import FailingFileSystem, Fault, MemoryFileSystem
 from stratalog.log import names
-from stratalog.log.clean import reading
+from stratalog.log.clean import rewriting
 from stratalog.testing import ManualClock
 from tests.log.cleaner.support import Log, Seen, compacted, latest
 
@@ -184,8 +184,8 @@ def test_a_damaged_segment_between_groups_of_one() -> None:
 
 
 def test_chunks_that_are_read_ahead_are_checked_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "READ_AHEAD_FROM", 0)
-    monkeypatch.setattr(reading, "FULL_CHUNK", 100)
+    monkeypatch.setattr(rewriting, "READ_AHEAD_FROM", 0)
+    monkeypatch.setattr(rewriting, "FULL_CHUNK", 100)
     log = four_segments()
     everything = log.records()
     flip(log, 8)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stratalog.format.batch.header_scan import BatchHeader
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.check.verify import verify_partition
-from stratalog.log.clean.transactions import CleanedTransactions
+from stratalog.log.clean.rules import CleanedTransactions
 from stratalog.log.read.follower import PartitionFollower
 from stratalog.log.read.reader import read_records
 from stratalog.testing import committed

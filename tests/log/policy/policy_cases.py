@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from stratalog.config.topic import TopicConfig
-from stratalog.log.policy.facts import SegmentFacts
+from stratalog.log.policy.retention import SegmentFacts
 from stratalog.model import SegmentState
 
 MINUTE = 60_000

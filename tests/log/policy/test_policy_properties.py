@@ -25,11 +25,11 @@ from stratalog.log.policy import (
     local_expired,
     newest_ms,
     next_expiry,
-    roll_to_expire,
     to_archive,
 )
 from stratalog.log.policy.clock import TOLERANCE_MS
 from stratalog.log.policy.preview import archive_steps, expiry_steps, local_steps
+from stratalog.log.policy.retention import roll_why
 from stratalog.model import SegmentState
 from tests.log.policy.policy_cases import (
     ACTIVE,
@@ -160,7 +160,7 @@ def test_what_goes_next_goes_then_and_not_a_millisecond_before(case: Case, reten
 @given(CASES)
 def test_only_an_overdue_active_segment_is_rolled(case: Case) -> None:
     for facts in case.segments:
-        if not roll_to_expire(case.config, facts, NOW):
+        if not roll_why(case.config, facts, NOW):
             continue
         assert facts.active
         assert facts.size_bytes > 0

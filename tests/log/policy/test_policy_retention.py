@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from stratalog.config.topic import TopicConfig
-from stratalog.log.policy import SegmentFacts, expired, newest_ms, next_expiry, roll_to_expire
-from stratalog.log.policy.retention import most_overdue_ms, roll_why
+from stratalog.log.policy import SegmentFacts, expired, newest_ms, next_expiry
+from stratalog.log.policy.retention import roll_why
 from tests.log.policy.policy_cases import (
     ACTIVE,
     ARCHIVED,
@@ -126,8 +126,6 @@ def test_sentences() -> None:
         ("4.0 MiB stay without it, retention.bytes is 1.0 MiB", None),
         ("2.0 MiB stay without it, retention.bytes is 1.0 MiB", None),
     ]
-    assert most_overdue_ms(found) == DAY
-    assert most_overdue_ms(found[:1]) is None
     (last,) = expired(COUNT, row(0, 0, 0, 0), NOW, log_start_offset=0, high_watermark=40)
     assert last.detail == "2 newer sealed segments stay without it, retention.segments is 2"
 
@@ -186,15 +184,15 @@ def test_when_a_record_from_the_future_goes() -> None:
 
 def test_an_idle_active_segment_is_sealed_when_its_time_is_up() -> None:
     old = segment(0, 8 * DAY, state=ACTIVE)
-    assert roll_to_expire(CONFIG, old, NOW)
+    assert roll_why(CONFIG, old, NOW)
     assert roll_why(CONFIG, old, NOW) == (
         "sealed so that it can go: newest record 2025-12-24T00:00:00Z is 8d old, retention.ms is 7d"
     )
-    assert not roll_to_expire(CONFIG, segment(0, 7 * DAY, state=ACTIVE), NOW)
-    assert not roll_to_expire(CONFIG, old._replace(size_bytes=0), NOW)
-    assert not roll_to_expire(CONFIG, segment(0, 8 * DAY), NOW)
-    assert not roll_to_expire(replace(CONFIG, retention_ms=-1), old, NOW)
-    assert not roll_to_expire(replace(CONFIG, cleanup_policy=frozenset({"compact"})), old, NOW)
+    assert not roll_why(CONFIG, segment(0, 7 * DAY, state=ACTIVE), NOW)
+    assert not roll_why(CONFIG, old._replace(size_bytes=0), NOW)
+    assert not roll_why(CONFIG, segment(0, 8 * DAY), NOW)
+    assert not roll_why(replace(CONFIG, retention_ms=-1), old, NOW)
+    assert not roll_why(replace(CONFIG, cleanup_policy=frozenset({"compact"})), old, NOW)
 
 
 def test_an_idle_active_segment_is_sealed_for_the_archive_too() -> None:

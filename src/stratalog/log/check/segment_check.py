@@ -1,14 +1,13 @@
-"""Checking one segment: one pass over its log, and what is derived from it listening in.
+"""Check one segment: one pass over its log, and every derived file compared with the log on the way.
 
-The walk ends at nothing: behind damage it goes on at the next batch that can be believed. What is wrong
-in the log is a range of bytes and the offsets lost in it; what is wrong in a sidecar can be made again.
-
-Reads through the handle cache, writes nothing.
+Behind damage the walk goes on at the next believable batch. Damage of the log is a range of bytes and the
+offsets lost in it; a wrong sidecar can be rebuilt. Reads through the handle cache, writes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,6 +16,7 @@ from stratalog.errors import ArchiveError, CorruptionError, FormatError
 from stratalog.format import batch as batches
 from stratalog.format import keyindex
 from stratalog.format.batch import Scan, Stop
+from stratalog.format.batch.header_scan import WIDTH
 from stratalog.format.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from stratalog.format.metadata import CLEAN_SHUTDOWN
 from stratalog.format.seal import Seal
@@ -25,13 +25,140 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import File
 from stratalog.log.check.damage import UNKNOWN, Damage, derived_damage, reason_of
 from stratalog.log.check.resync import resume
-from stratalog.log.check.sidecar_check import IndexCheck, SealFacts, TimeCheck, sidecar_of
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.segment.scanning import SCAN_BYTES
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write.active import ActiveSegment
 from stratalog.log.write.active_keys import ActiveKeyIndex
 from stratalog.log.write.tail_file import read_tail
+
+_POSITION, _BASE, _LAST, _COUNT, _ATTRIBUTES, _NEWEST, _OLDEST = 0, 2, 3, 4, 6, 9, 10
+"""Columns of a scan's table."""
+_CONTROL = 0x20
+
+
+def sidecar_of(segment: Segment, kind: str) -> bytes | None:
+    """A derived file as it is; None when there is none. CorruptionError when the archive has lost it."""
+    try:
+        return segment.sidecar(kind)
+    except ArchiveError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise  # the archive cannot be reached: nobody knows
+        raise CorruptionError(error.reason, path=error.url) from error
+
+
+class IndexCheck:
+    """Does every entry of an offset index meet the batch it promises?"""
+
+    def __init__(self, index: OffsetIndex) -> None:
+        self._index = index
+        self.at = 0
+        """The entry in question."""
+        self.reason = ""
+
+    def feed(self, position: int, scan: Scan) -> None:
+        while not self.reason and self.at < len(self._index):
+            offset, where = self._index.entry(self.at)
+            if where >= position + scan.end:
+                return
+            if where >= position:  # else it points into damage, where nothing can be told
+                row = scan.find_position(where - position)
+                found = scan.table[row * WIDTH : (row + 1) * WIDTH]
+                if not found or found[_POSITION] != where - position:
+                    self.reason = f"points to byte {where}, where no batch begins"
+                    return
+                if found[_LAST] != offset:
+                    self.reason = f"says that offset {offset} is at byte {where}, where {found[_LAST]} is"
+                    return
+            self.at += 1
+
+
+class TimeCheck:
+    """Does every entry (t, o) of a time index keep its promise: nothing newer than t up to o, and t at o?"""
+
+    def __init__(self, times: TimeIndex) -> None:
+        self._times = times
+        self._newest = -1
+        self.at = 0
+        self.reason = ""
+
+    def feed(self, scan: Scan) -> None:
+        newest, table = self._newest, scan.table
+        begun = 0
+        while not self.reason and self.at < len(self._times):
+            timestamp, offset = self._times.entry(self.at)
+            if offset > scan.last_offset:
+                break
+            row = scan.find_offset(offset)
+            if offset >= scan.first_base_offset:
+                newest = max(
+                    newest, max(table[begun * WIDTH + _NEWEST : (row + 1) * WIDTH : WIDTH], default=-1)
+                )
+                begun = row + 1
+                held = table[row * WIDTH + _NEWEST]
+                if newest > timestamp:
+                    self.reason = (
+                        f"promises nothing newer than {timestamp} up to offset {offset}; {newest} is"
+                    )
+                elif held != timestamp:
+                    self.reason = f"says {timestamp} at offset {offset}, where {held} is"
+                if self.reason:
+                    return
+            self.at += 1
+        self._newest = max(newest, max(table[begun * WIDTH + _NEWEST :: WIDTH], default=-1))
+
+    def finish(self, *, whole: bool) -> None:
+        """After the last batch: the last entry must hold the largest timestamp."""
+        if self.reason or not whole:
+            return
+        last = self._times.last()
+        if self.at < len(self._times):
+            self.reason = f"points to offset {self._times.entry(self.at)[1]}, past the end of the segment"
+        elif (-1 if last is None else last[0]) < self._newest:
+            self.reason = f"does not hold the largest timestamp, {self._newest}"
+
+
+class SealFacts:
+    """Are the facts a seal states of each block those of its batches?"""
+
+    def __init__(self, seal: Seal) -> None:
+        self._seal = seal
+        self._starts = [block.position for block in seal.blocks]
+        self._found: dict[int, list[int]] = {}
+
+    def feed(self, position: int, scan: Scan) -> None:
+        row = 0
+        while row < scan.n:
+            at = bisect_right(self._starts, position + scan.table[row * WIDTH]) - 1
+            end = self._starts[at + 1] if at + 1 < len(self._starts) else self._seal.size_bytes
+            last = max(scan.find_position(end - position), row + 1)
+            self._add(at, scan.table[row * WIDTH : last * WIDTH])
+            row = last
+
+    def _add(self, at: int, rows: Sequence[int]) -> None:
+        counts, attributes = rows[_COUNT::WIDTH], rows[_ATTRIBUTES::WIDTH]
+        records = sum(count for count, bits in zip(counts, attributes, strict=True) if not bits & _CONTROL)
+        oldest, newest = min(rows[_OLDEST::WIDTH]), max(rows[_NEWEST::WIDTH])
+        known = self._found.get(at)
+        if known is None:
+            self._found[at] = [rows[_BASE], rows[-WIDTH + _LAST], records, oldest, newest, len(counts)]
+        else:
+            known[1] = rows[-WIDTH + _LAST]
+            known[2] += records
+            known[3] = min(known[3], oldest)
+            known[4] = max(known[4], newest)
+            known[5] += len(counts)
+
+    def difference(self, damages: Sequence[Damage]) -> str:
+        """What the seal states that is not so; blocks with damage in them are left out."""
+        for at, block in enumerate(self._seal.blocks):
+            start, end = block.position, block.position + self._seal.block_size(at)
+            if any(damage.start < end and start < damage.end for damage in damages):
+                continue
+            if self._found.get(at) != list(block[2:]):
+                return f"block {at} states {list(block[2:])}, the log gives {self._found.get(at)}"
+        return ""
+
 
 Sidecar = Literal["index", "timeindex", "txnindex", "seal", "keyindex"]
 

@@ -17,19 +17,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from stratalog.errors import ArchiveError, CorruptionError, FormatError
+from stratalog.format import batch as batches
 from stratalog.format import producer_snapshot
 from stratalog.format.tail import Tail
+from stratalog.format.txn_index import AbortedTxn
+from stratalog.format.txn_index import parse as parse_txn_index
 from stratalog.log.check.damage import UNKNOWN, Damage, derived_damage, reason_of
-from stratalog.log.check.segment_check import CheckedSegment, check_segment
-from stratalog.log.check.sidecar_check import Transactions
+from stratalog.log.check.segment_check import CheckedSegment, check_segment, sidecar_of
 from stratalog.log.names import MAX_OFFSET, SNAPSHOT, TAIL, parse_file
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.gaps import lost_behind, missing_between
 from stratalog.log.read.reader import LogView
+from stratalog.log.recover.producer_replay import load_snapshot
 from stratalog.log.segment.identity import owner_of
 from stratalog.log.segment.listing import list_files
 from stratalog.log.segment.scanning import scan_file
 from stratalog.log.segment.segment import Segment
+from stratalog.log.write.producers import ProducerBatch
 from stratalog.log.write.tail_file import read_tail
 
 Check = Callable[[int], CheckedSegment | None]
@@ -253,12 +257,72 @@ def _check_synced(view: LogView, tail: Tail) -> list[Damage]:
     return [Damage(last.path(), size, UNKNOWN, first, tail.synced_offset - 1, reason)]
 
 
-__all__ = [
-    "CheckedSegment",
-    "Damage",
-    "VerifyReport",
-    "check_files",
-    "check_segments",
-    "check_standing_still",
-    "verify_partition",
-]
+class Transactions:
+    """The aborted transactions a log gives, segment by segment from the first one on."""
+
+    def __init__(self, first: Segment) -> None:
+        context, directory = first.context, first.directory
+        try:
+            listed = list_files(context.fs, directory)
+        except (FileNotFoundError, NotADirectoryError):
+            listed = {}  # nothing but the archive is left of this log
+        parsed = (parse_file(name) for name in listed)
+        self._snapshots = [
+            each.base_offset
+            for each in parsed
+            if each is not None and each.kind == SNAPSHOT and not each.suffix
+        ]
+        self._state, at = load_snapshot(context, directory, self._snapshots, first.base_offset, 2**63 - 1)
+        self.certain = at == first.base_offset
+        """False when something before, deleted, cleaned or damaged, may matter."""
+
+    def _begin(self, segment: Segment) -> None:
+        """Take up a snapshot where the log before cannot tell: it knows where open transactions began."""
+        if self.certain or segment.base_offset not in self._snapshots:
+            return
+        found = load_snapshot(
+            segment.context, segment.directory, self._snapshots, segment.base_offset, 2**63 - 1
+        )
+        if found[1] == segment.base_offset:
+            self._state, self.certain = found[0], True
+
+    def aborted(self, segment: Segment) -> list[AbortedTxn]:
+        """Replay one segment, whose log must be whole; the transactions aborted in it."""
+        found = []
+        with segment.open_log() as file:
+            for _, data, scan in scan_file(file, 0, segment.size):
+                if not scan.has_producers:
+                    continue
+                for header in scan:
+                    if header.producer_id < 0:
+                        continue
+                    marker, epoch = batches.decode_control(data, header) if header.is_control else (None, -1)
+                    completed = self._state.update(ProducerBatch.of(header, marker, epoch), replay=True)
+                    if completed is not None and completed.aborted:
+                        found.append(completed.aborted_txn())
+        return found
+
+    def check(self, checked: CheckedSegment) -> None:
+        """Judge a segment's transaction index, and say what it should hold."""
+        segment = checked.segment
+        path = segment.path("txnindex")
+        self._begin(segment)
+        stored: list[AbortedTxn] | None = []
+        try:
+            stored = parse_txn_index(sidecar_of(segment, "txnindex") or b"")
+        except FormatError as error:
+            stored = None
+            if checked.at_rest:
+                checked.sidecars["txnindex"] = derived_damage(path, reason_of(error))
+        try:
+            self.certain &= checked.intact
+            expected = self.aborted(segment) if checked.has_producers and checked.intact else []
+        except (FormatError, FileNotFoundError):
+            self.certain = False
+        if not checked.contiguous:
+            self.certain = False  # cleaning takes batches away, perhaps the one that began a transaction
+        if not self.certain:
+            return
+        checked.aborted = expected
+        if checked.at_rest and stored is not None and stored != expected:
+            checked.sidecars["txnindex"] = derived_damage(path, f"lists {stored}, the log gives {expected}")

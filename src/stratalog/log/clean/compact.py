@@ -5,9 +5,13 @@ of the log to the end of what the map covers, group by group, each swapped in be
 the keys do not fit into the memory allowed, the pass covers less and another one follows: more passes, not
 more memory. The checkpoint moves after each.
 
-A segment that cannot be read is quarantined: left as it is, named in the report, and the rest goes on. What
-lies above it then keeps its tombstones and markers, and the checkpoint does not pass it, so that once it is
-repaired everything above is applied to it before any tombstone goes.
+A round works on a `Workplace`. Where this process writes the partition that is the `WriterPlace`. Where
+another process does, it is a copy of the facts and a directory of its own (`remote_compaction`). The rules
+are the same in both, and so are the bytes.
+
+A segment that cannot be read is quarantined: left as it is, named in the report, and the rest goes on.
+Segments above it keep their tombstones and markers, and the checkpoint does not pass it, so that after a
+repair everything above is applied to it before any tombstone goes.
 
 Crash policy: a crash leaves every group old or new. Groups are done from the lowest up, so what a tombstone
 deletes is gone before the tombstone can be; the checkpoint is written last, so a round is at worst repeated.
@@ -15,32 +19,168 @@ deletes is gone before the tombstone can be; the checkpoint is written last, so 
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Protocol
 
+from stratalog import locks
+from stratalog.config import TopicConfig
 from stratalog.errors import ConfigError, FormatError
+from stratalog.format import batch as batches
 from stratalog.format import producer_snapshot
 from stratalog.format.batch.filter import Filtered, KeyMap, build
+from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.check.damage import Damage
-from stratalog.log.clean.grouping import group_segments
-from stratalog.log.clean.pacing import Pace, StopCleaningError
-from stratalog.log.clean.reading import (
+from stratalog.log.clean.rewriting import (
     DamagedSegmentError,
+    Pace,
+    Rewritten,
+    StopCleaningError,
+    Target,
     VanishedSegmentError,
+    aborted_of,
     damaged,
+    rewrite,
     sound_chunks,
 )
-from stratalog.log.clean.reports import CleanReport
-from stratalog.log.clean.rewriting import Rewritten, rewrite
-from stratalog.log.clean.rules import CompactionFilter, LastBatches, MayBeBelow, skip_aborted
-from stratalog.log.clean.transactions import CleanedTransactions
-from stratalog.log.clean.workplace import Workplace, WriterPlace, round_end
+from stratalog.log.clean.rules import (
+    CleanedTransactions,
+    CompactionFilter,
+    LastBatches,
+    MayBeBelow,
+    group_segments,
+    skip_aborted,
+)
+from stratalog.log.clean.swap import swap_in
+from stratalog.log.context import LogContext
 from stratalog.log.names import segment_name
 from stratalog.log.policy.cleaning import Cleanable
-from stratalog.log.read.chunks import Chunk
-from stratalog.log.segment.segment import Segment
+from stratalog.log.read.chunks import FULL_CHUNK, Chunk, read_chunks
+from stratalog.log.read.follower import PartitionFollower
+from stratalog.log.segment.segment import Segment, Start
 from stratalog.log.write.writer import PartitionWriter
+
+
+@dataclass(frozen=True, slots=True)
+class CleanReport:
+    """One partition, compacted. Counts are of the range that was cleaned; bytes are those of `.log` files."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    """The base offset of the first segment that was looked at."""
+    next_dirty_offset: int
+    """Where the next round begins: what the cleaner's checkpoint was told."""
+    passes: int
+    segments_before: int
+    segments_after: int
+    bytes_before: int
+    bytes_after: int
+    records_before: int
+    records_after: int
+    tombstones_dropped: int
+    groups: int
+    """Groups of segments that were replaced by one each."""
+    bytes_read: int
+    """Of the log, all passes together, for the key map and for the rewriting."""
+    seconds: float
+    quarantined: tuple[Damage, ...] = ()
+    """Segments that could not be read; they stay as they are, and so do the tombstones above them."""
+    stopped: str | None = None
+    """Why it ended early; None when the whole range was cleaned."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> CleanReport:
+        return cls(**{**value, "quarantined": tuple(Damage(**each) for each in value["quarantined"])})
+
+
+Aborted = tuple[AbortedTxn, ...] | Damage
+"""The transactions aborted in a segment, or why nobody can tell."""
+
+
+class Workplace(Protocol):
+    """One partition while it is cleaned. One round at a time is the caller's care."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def directory(self) -> str:
+        """The partition's own, where its snapshots lie."""
+
+    @property
+    def config(self) -> TopicConfig: ...
+
+    @property
+    def context(self) -> LogContext: ...
+
+    def sealed(self) -> Sequence[Segment]:
+        """The local segments that are sealed, in order, as they are by now."""
+
+    def transactions(self) -> Iterator[tuple[int, Aborted]]:
+        """For every local segment, the active one too: its base offset and what was aborted in it."""
+
+    def archived_end(self) -> int:
+        """Below this offset records lie in the archive, out of a round's sight."""
+
+    def producers(self) -> Sequence[ProducerEntry]:
+        """The producers that are active."""
+
+    def target(self, group: Sequence[Segment]) -> Target:
+        """Where to write what becomes of a group."""
+
+    def swap(self, group: Sequence[Segment], made: Sequence[Segment]) -> bool:
+        """Put ``made`` in the place of ``group``; False when the log no longer has all of it."""
+
+
+class WriterPlace:
+    """A partition that this process writes."""
+
+    def __init__(self, writer: PartitionWriter) -> None:
+        self._writer = writer
+        self.topic = writer.topic
+        self.partition = writer.partition
+        self.directory = writer.directory
+        self.config = writer.config
+        self.context = writer.context
+
+    def sealed(self) -> Sequence[Segment]:
+        return self._writer.local_segments()[:-1]
+
+    def transactions(self) -> Iterator[tuple[int, Aborted]]:
+        for segment in self._writer.local_segments():
+            yield segment.base_offset, aborted_of(segment)
+
+    def archived_end(self) -> int:
+        local = self._writer.local_segments()
+        return local[0].base_offset if len(self._writer.segments()) > len(local) else 0
+
+    def producers(self) -> Sequence[ProducerEntry]:
+        with self._writer.lock:
+            return self._writer.producers.to_entries()
+
+    def target(self, group: Sequence[Segment]) -> Target:
+        return Target.beside(group[0], self.config)
+
+    def swap(self, group: Sequence[Segment], made: Sequence[Segment]) -> bool:
+        return swap_in(self._writer, group, made)
+
+
+def round_end(writer: PartitionWriter, cleanable: Cleanable) -> int:
+    """Where a round ends: at a segment's base, not past the last stable offset or the active one's."""
+    bound = min(cleanable.first_uncleanable_offset, writer.end_offset("read_committed"))
+    local = writer.local_segments()
+    return max((each.base_offset for each in local if each.base_offset <= bound), default=bound)
+
 
 BUFFER_BYTES = 8 << 20
 """Of the memory allowed, what buffers take: a chunk read, a chunk made, indexes. The map gets the rest."""
@@ -323,3 +463,72 @@ def _is_cleaned(segment: Segment) -> bool:
     except FormatError:
         return False
     return seal is not None and seal.cleaned
+
+
+SKETCH_HASHES = 2048
+_ALL_HASHES = 2.0**64
+
+
+class Sketch(NamedTuple):
+    """``records`` with a key, and the smallest hashes of their keys, ascending, each once."""
+
+    records: int
+    smallest: array[int]
+
+
+class DuplicateEstimates:
+    """Estimates for the partitions of a store, and the sketches they rest on. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = locks.lock("estimates")
+        self._sketches: dict[str, dict[tuple[int, int], Sketch]] = {}
+
+    def ratio(self, view: PartitionWriter | PartitionFollower, cleanable: Cleanable) -> float | None:
+        """The share of keyed records below the first uncleanable offset that a later one supersedes there.
+
+        None when there are none. CorruptionError when a segment cannot be read.
+        """
+        end = cleanable.first_uncleanable_offset
+        segments = [each for each in view.local_segments()[:-1] if each.base_offset < end]
+        with self._lock:
+            known = self._sketches.get(view.directory, {})
+        found = {(each.base_offset, each.size): known.get((each.base_offset, each.size)) for each in segments}
+        sketches = {
+            (each.base_offset, each.size): found[each.base_offset, each.size] or sketch_of(each)
+            for each in segments
+        }
+        with self._lock:
+            self._sketches[view.directory] = sketches
+        records = sum(sketch.records for sketch in sketches.values())
+        if not records:
+            return None
+        return max(0.0, 1.0 - distinct_keys(sketches.values()) / records)
+
+    def forget(self, writer: PartitionWriter) -> None:
+        """The partition is gone."""
+        with self._lock:
+            self._sketches.pop(writer.directory, None)
+
+
+def sketch_of(segment: Segment) -> Sketch:
+    """One pass over the keys of a sealed segment."""
+    records = 0
+    smallest: list[int] = []
+    bound = 1 << 64
+    for chunk in read_chunks(segment, Start(0, None), first_size=FULL_CHUNK):
+        hashes, _ = batches.decode_keys(chunk.data, chunk.scan)
+        records += len(hashes)
+        fresh = set(hashes) if bound >> 64 else {each for each in hashes if each < bound}
+        if fresh:
+            smallest = sorted(fresh.union(smallest))[:SKETCH_HASHES]
+            if len(smallest) == SKETCH_HASHES:
+                bound = smallest[-1]
+    return Sketch(records, array("Q", smallest))
+
+
+def distinct_keys(sketches: Iterable[Sketch]) -> float:
+    """How many different keys the segments of these sketches hold together; exact while they are few."""
+    joined = sorted({each for sketch in sketches for each in sketch.smallest})[:SKETCH_HASHES]
+    if len(joined) < SKETCH_HASHES:
+        return float(len(joined))
+    return (SKETCH_HASHES - 1) * _ALL_HASHES / (joined[-1] + 1)

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from stratalog import kernel
 from stratalog.errors import FormatError
@@ -25,16 +26,18 @@ from stratalog.format.keyindex import KeyIndexReader
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import FileSystem
 from stratalog.log.check.damage import Damage
-from stratalog.log.clean.pacing import Pace, StopCleaningError
-from stratalog.log.clean.reading import (
+from stratalog.log.clean.rewriting import (
     DamagedSegmentError,
+    Pace,
+    Rewritten,
+    StopCleaningError,
+    Target,
     VanishedSegmentError,
     aborted_of,
     damaged,
+    rewrite,
     sound_chunks,
 )
-from stratalog.log.clean.reports import EraseReport
-from stratalog.log.clean.rewriting import Rewritten, Target, rewrite
 from stratalog.log.clean.rules import LastBatches
 from stratalog.log.clean.swap import swap_in
 from stratalog.log.names import DELETED, TORN, parse_file
@@ -42,6 +45,41 @@ from stratalog.log.read.chunks import Chunk
 from stratalog.log.read.follower import PartitionFollower
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write.writer import PartitionWriter
+
+
+@dataclass(frozen=True, slots=True)
+class EraseReport:
+    """One partition, rid of some keys."""
+
+    topic: str
+    partition: int
+    keys: int
+    records_erased: int
+    segments_rewritten: int
+    bytes_before: int
+    bytes_after: int
+    bytes_read: int
+    files_removed: tuple[str, ...] = ()
+    """Leftovers of earlier lives (`.deleted`, `.torn`) that may have held one of the keys."""
+    unreachable: tuple[Damage, ...] = ()
+    """Segments that could not be read, and so may still hold one of the keys."""
+    seconds: float = 0.0
+    dry_run: bool = False
+    stopped: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> EraseReport:
+        return cls(
+            **{
+                **value,
+                "files_removed": tuple(value["files_removed"]),
+                "unreachable": tuple(Damage(**each) for each in value["unreachable"]),
+            }
+        )
+
 
 INDEXED_LOOKUPS = 256
 """With more keys than this, reading a segment is cheaper than asking its key index for each."""

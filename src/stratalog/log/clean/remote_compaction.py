@@ -26,13 +26,9 @@ from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log import names
 from stratalog.log.check.damage import Damage
-from stratalog.log.clean.compact import Cleaning
-from stratalog.log.clean.pacing import Pace
-from stratalog.log.clean.reading import VanishedSegmentError, aborted_of
-from stratalog.log.clean.reports import CleanReport
-from stratalog.log.clean.rewriting import Target
+from stratalog.log.clean.compact import Aborted, Cleaning, CleanReport, WriterPlace, round_end
+from stratalog.log.clean.rewriting import Pace, Target, VanishedSegmentError, aborted_of
 from stratalog.log.clean.rules import MayBeBelow
-from stratalog.log.clean.workplace import Aborted, WriterPlace, round_end
 from stratalog.log.context import LogContext
 from stratalog.log.policy.cleaning import Cleanable
 from stratalog.log.segment.segment import Segment

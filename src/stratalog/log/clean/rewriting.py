@@ -1,34 +1,210 @@
-"""Segments written anew, beside the old ones: the bytes that survive, and every file derived from them.
+"""Rewriting segments: strict reading of the sources, new segments with all their sidecars beside them.
 
-What is written lies under ``.cleaned`` (or whatever suffix is asked for) until `swap_in` gives it its name;
-it is synced, file by file, before anybody hears of it. A crash leaves ``.cleaned`` files, which the next
-start removes. Memory: one chunk read, one made, and the indexes of the segment being written.
+A reader serves what is whole and names what is not. Rewriting is stricter, because what it did not read is
+lost afterwards: a segment counts as read only when every byte of it is part of a valid batch (or of zeros
+behind the last one, which other brokers preallocate).
 
-As long as a lone source loses nothing, nothing is written at all: a log that is mostly clean is mostly
-read. Only when the first batch changes is the part before it copied.
+New files have the suffix ``.cleaned`` (or another one) until `swap_in` renames them, and are synced before
+they are returned. A crash leaves ``.cleaned`` files, which the next start removes. Memory: one chunk read,
+one made, and the indexes of the segment being written. A lone source that loses nothing is only read; when
+the first batch changes, the part before it is copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from stratalog.config import TopicConfig
-from stratalog.errors import FormatError, StorageError
+from stratalog.errors import CorruptionError, FormatError, StorageError, UnsupportedFormat
+from stratalog.format import txn_index
 from stratalog.format.batch import Scan
 from stratalog.format.batch.filter import Filtered
 from stratalog.format.identity import PartitionId
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import File
 from stratalog.log import names
-from stratalog.log.clean.pacing import Pace
-from stratalog.log.clean.reading import VanishedSegmentError, damaged, sound_chunks
+from stratalog.log.check.damage import UNKNOWN, Damage, derived_damage, reason_of
 from stratalog.log.context import LogContext
-from stratalog.log.read.chunks import Chunk
+from stratalog.log.read.chunks import FULL_CHUNK, Chunk, read_chunks
 from stratalog.log.segment.identity import owner_of
-from stratalog.log.segment.segment import Segment
+from stratalog.log.segment.segment import Segment, Start
 from stratalog.log.segment.sidecars import Sidecars
+
+PAUSE_S = 0.1
+"""The longest wait before somebody is asked again whether to stop."""
+
+
+class StopCleaningError(Exception):
+    """The round was asked to stop. What is swapped in stays, the rest is as it was before."""
+
+
+class Pace:
+    """Counts the bytes read and written; waits where they would pass ``io_bytes_per_s``."""
+
+    def __init__(
+        self,
+        io_bytes_per_s: float | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
+        limited = io_bytes_per_s is not None and 0 < io_bytes_per_s < float(1 << 62)
+        self._rate = io_bytes_per_s if limited else None
+        self._progress = progress
+        self._stop = stop
+        self._began = time.monotonic()
+        self._moved = 0
+        self.bytes_read = 0
+        self.total_bytes = 0
+        """What there is to read, as far as it is known: the whole for `progress`."""
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def plan(self, bytes_left: int) -> None:
+        """So much is left to read, as far as anybody knows now."""
+        self.total_bytes = self.bytes_read + bytes_left
+        self._tell()
+
+    def read(self, size: int) -> None:
+        """So many bytes of the log were read."""
+        self.bytes_read += size
+        self._tell()
+        self._wait(size)
+
+    def wrote(self, size: int) -> None:
+        self._wait(size)
+
+    def check(self) -> None:
+        """Raise when the round should stop."""
+        if self._stop is not None and self._stop():
+            raise StopCleaningError
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(min(self.bytes_read, self.total_bytes), self.total_bytes)
+
+    def _wait(self, size: int) -> None:
+        self.check()
+        if self._rate is None:
+            return
+        self._moved += size
+        due = self._began + self._moved / self._rate
+        while (left := due - time.monotonic()) > 0:
+            time.sleep(min(left, PAUSE_S))
+            self.check()
+
+
+READ_AHEAD_FROM = 4 * FULL_CHUNK
+"""Smaller segments are read without a second thread."""
+
+
+class DamagedSegmentError(Exception):
+    """A segment that cannot be read; it is left as it is, and named."""
+
+    def __init__(self, segment: Segment, damage: Damage) -> None:
+        super().__init__(damage.reason)
+        self.segment = segment
+        self.damage = damage
+
+
+class VanishedSegmentError(Exception):
+    """A segment that is no longer there: retention, or another rewriting, was faster."""
+
+
+def sound_chunks(segment: Segment, offset: int = -1) -> Iterator[Chunk]:
+    """Whole, checked batches of a sealed segment: all of them, or those from about ``offset`` on."""
+    end = 0
+    try:
+        start = Start(0, None) if offset < 0 else segment.start_for(offset)
+        chunks = read_chunks(segment, start, offset=offset, first_size=FULL_CHUNK, full_size=FULL_CHUNK)
+        if segment.size > READ_AHEAD_FROM:
+            chunks = _read_ahead(chunks)
+        for chunk in chunks:
+            end = chunk.position + chunk.scan.end
+            yield chunk
+        if offset < 0 and end < segment.size:
+            _check_zeros(segment, end)
+    except FileNotFoundError as error:
+        raise VanishedSegmentError(segment.path()) from error
+    except (FormatError, StorageError) as error:
+        raise damaged(segment, error, end) from error
+
+
+def _read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """The same chunks, each read and checked by another thread while the one before is being worked on.
+
+    Their bytes are copied, because the reader uses its buffer again; two buffers take turns.
+    """
+    buffers = [bytearray(FULL_CHUNK), bytearray(FULL_CHUNK)]
+
+    def read(turn: int) -> Chunk | None:
+        chunk = next(chunks, None)
+        if chunk is None:
+            return None
+        end = chunk.scan.end
+        if len(buffers[turn]) < end:
+            buffers[turn] = bytearray(end)
+        view = memoryview(buffers[turn])[:end]
+        view[:] = memoryview(chunk.data)[:end]
+        return Chunk(view, chunk.scan, chunk.position)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="stratalog-read-ahead") as thread:
+        turn = 0
+        coming = thread.submit(read, turn)
+        while (chunk := coming.result()) is not None:
+            turn = 1 - turn
+            coming = thread.submit(read, turn)
+            yield chunk
+
+
+def _check_zeros(segment: Segment, position: int) -> None:
+    with segment.open_log() as file:
+        at = position
+        while at < segment.size and (data := file.pread(min(FULL_CHUNK, segment.size - at), at)):
+            if any(data):
+                raise CorruptionError("bytes behind a zero length", path=segment.path(), position=position)
+            at += len(data)
+
+
+def damaged(segment: Segment, error: FormatError | StorageError, position: int) -> DamagedSegmentError:
+    """The error for a segment whose bytes around ``position`` are wrong or cannot be had."""
+    reason = reason_of(error) if isinstance(error, FormatError) else str(error)
+    if isinstance(error, CorruptionError) and error.position >= 0:
+        position = error.position
+    last = UNKNOWN if segment.next_offset is None else segment.next_offset - 1
+    return DamagedSegmentError(
+        segment, Damage(segment.path(), position, segment.size, segment.base_offset, last, reason)
+    )
+
+
+def aborted_of(segment: Segment) -> tuple[AbortedTxn, ...] | Damage:
+    """The transactions aborted in a segment, or why nobody can tell.
+
+    A seal that contradicts its log does not speak for the index either way: then the index speaks for itself.
+    """
+    try:
+        return segment.aborted()
+    except FormatError as error:
+        first = error
+    try:
+        if segment.seal is not None:
+            return derived_damage(segment.path("txnindex"), reason_of(first))
+    except FormatError:
+        pass
+    try:
+        data = segment.context.fs.read_file(segment.path("txnindex"))
+    except FileNotFoundError:
+        return ()
+    try:
+        return tuple(txn_index.parse(data))
+    except (CorruptionError, UnsupportedFormat) as error:
+        return derived_damage(segment.path("txnindex"), reason_of(error))
+
 
 MAX_LOG_BYTES = 2**31 - 1
 """Positions in an index are 31 bits: a log that outgrows them goes on in another segment."""

@@ -1,18 +1,25 @@
-"""What becomes of each batch of a log that is compacted: Kafka's rules, as flags for the filter.
+"""The rules of compaction: which neighbours are merged, and what becomes of each batch.
 
-Most batches need no thought: they stay while one of their records does. The others are few and are found
-without looking at every row: those of transactions, each active producer's last one (its sequence number and
-epoch must outlive its records), and the last one of the round, so that the end of the log is not forgotten.
+Most batches stay while one of their records does. The others are few and are found without looking at every
+row: those of transactions, each active producer's last one (its sequence number and epoch must outlive its
+records), and the last one of the round, so that the end of the log is not forgotten.
 
-Pure memory, apart from asking the writer for its producers.
+Data of an aborted transaction goes at once. A marker stays as long as a batch of its transaction was met on
+the way to it; then it gets a delete horizon, like a tombstone, and goes when that has passed. The index of
+the segment that holds an abort marker lists the transaction as long as data of it was met. Where the way was
+not seen whole (a damaged segment, segments in the archive below) nothing is concluded from not having met a
+batch.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Literal
 
+from stratalog.config import TopicConfig
 from stratalog.format import batch as batches
+from stratalog.format.batch import BatchHeader
 from stratalog.format.batch.filter import (
     DISCARD,
     KEEP_EMPTY,
@@ -24,7 +31,7 @@ from stratalog.format.batch.filter import (
     transaction_rows,
 )
 from stratalog.format.producer_snapshot import ProducerEntry
-from stratalog.log.clean.transactions import CleanedTransactions
+from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.read.chunks import Chunk
 from stratalog.log.segment.segment import Segment
 
@@ -151,3 +158,147 @@ class CompactionFilter:
             return {each.offset for each in due}
         below = self._may_be_below([each.key for each in due])
         return {each.offset for each in due if each.key in below}
+
+
+Marker = Literal["commit", "abort"]
+
+
+class CleanedTransactions:
+    """Fed with every transactional and control batch, in the order of the log.
+
+    ``unseen_below``: batches of transactions may lie below this offset where nobody looks.
+    """
+
+    __slots__ = ("_aborted", "_at", "_blind", "_committed", "_met", "_open", "_unseen_below", "entries")
+
+    def __init__(self, aborted: Iterable[AbortedTxn], *, unseen_below: int = 0) -> None:
+        self._aborted = sorted(aborted, key=lambda txn: txn.first_offset)
+        self._at = 0
+        self._unseen_below = unseen_below
+        self._blind = False
+        self._open: dict[int, AbortedTxn] = {}  # producer id -> its aborted transaction, as far as begun
+        self._met: set[int] = set()  # producer ids with a batch of that transaction met
+        self._committed: set[int] = set()  # producer ids with a batch of another transaction met
+        self.entries: list[AbortedTxn] = []
+        """Aborted transactions for the index of the segment that is being written; the caller takes them."""
+
+    def copy(self) -> CleanedTransactions:
+        """The same state, to come back to when a segment turns out to be damaged."""
+        twin = CleanedTransactions((), unseen_below=self._unseen_below)
+        twin._aborted, twin._at, twin._blind = self._aborted, self._at, self._blind
+        twin._open, twin._met, twin._committed = dict(self._open), set(self._met), set(self._committed)
+        twin.entries = list(self.entries)
+        return twin
+
+    def pass_over(self) -> None:
+        """A segment was not read: from here on a transaction may have data that was not met."""
+        self._blind = True
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Take in a data batch; whether it is part of an aborted transaction."""
+        self._begin_up_to(header.last_offset)
+        if not header.is_transactional:
+            return False
+        producer = header.producer_id
+        txn = self._open.get(producer)
+        if txn is None or header.base_offset > txn.last_offset:
+            # Past its marker, which lay where nobody looked: another transaction by now.
+            self._committed.add(producer)
+            return False
+        self._met.add(producer)
+        return True
+
+    def may_go(self, header: BatchHeader, marker: Marker | None) -> bool:
+        """Take in a control batch; whether nothing needs it any more, except for its delete horizon."""
+        self._begin_up_to(header.last_offset)
+        producer = header.producer_id
+        if marker is None:
+            return not header.count  # what an earlier cleaning emptied; or a control record of another kind
+        if marker == "commit":
+            met = producer in self._committed
+            self._committed.discard(producer)
+            return not met and not self._blind
+        txn = self._open.pop(producer, None)
+        met = producer in self._met
+        self._met.discard(producer)
+        if txn is None or txn.last_offset < header.base_offset:
+            return not self._blind
+        if met or self._blind or txn.first_offset < self._unseen_below:
+            self.entries.append(txn)
+            return False
+        return True
+
+    def _begin_up_to(self, offset: int) -> None:
+        aborted = self._aborted
+        while self._at < len(aborted) and aborted[self._at].first_offset <= offset:
+            txn = aborted[self._at]
+            if txn.producer_id in self._open:
+                self._met.discard(txn.producer_id)
+            self._open[txn.producer_id] = txn
+            self._at += 1
+
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+
+
+def group_segments(
+    segments: Sequence[Segment], config: TopicConfig, end: int, *, apart: Collection[Segment] = ()
+) -> list[list[Segment]]:
+    """Runs of neighbours within ``segment.bytes``, ``segment.index.bytes`` and 31 bits of offsets.
+
+    ``end``: the offset where the last segment's records end at most. Segments in ``apart`` are in no group.
+    """
+    groups: list[list[Segment]] = []
+    room = _Room(config)
+    for at, segment in enumerate(segments):
+        if segment in apart:
+            room.close()
+            continue
+        last = (segments[at + 1].base_offset if at + 1 < len(segments) else end) - 1
+        if room.takes(segment, last):
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+            room.begin(segment)
+    return groups
+
+
+class _Room:
+    """What is left of one group's limits."""
+
+    def __init__(self, config: TopicConfig) -> None:
+        self._config = config
+        self._base_offset: int | None = None
+        self._sizes = (0, 0, 0)
+
+    def begin(self, segment: Segment) -> None:
+        self._base_offset = segment.base_offset
+        self._sizes = _sizes(segment)
+
+    def close(self) -> None:
+        self._base_offset = None
+
+    def takes(self, segment: Segment, last_offset: int) -> bool:
+        if self._base_offset is None:
+            return False
+        more = _sizes(segment)
+        log, index, times = (a + b for a, b in zip(self._sizes, more, strict=True))
+        limit = self._config.segment_index_bytes
+        if log > self._config.segment_bytes or index > limit or times > limit:
+            return False
+        # An empty segment needs no index entry; without this one would be left every 2**31 offsets.
+        if segment.size and last_offset - self._base_offset > MAX_RELATIVE_OFFSET:
+            return False
+        self._sizes = (log, index, times)
+        return True
+
+
+def _sizes(segment: Segment) -> tuple[int, int, int]:
+    return segment.size, _size_of(segment, "index"), _size_of(segment, "timeindex")
+
+
+def _size_of(segment: Segment, kind: str) -> int:
+    try:
+        return segment.context.fs.stat(segment.path(kind)).size
+    except FileNotFoundError:
+        return 0

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from stratalog.config.topic import TopicConfig
 from stratalog.config.units import format_bytes, format_duration_ms
-from stratalog.log.policy.facts import SegmentFacts, moment, newest_ms, with_upper
+from stratalog.log.policy.retention import SegmentFacts, moment, newest_ms, with_upper
 
 MAX_DUPLICATE_RATIO = 0.3
 MAX_BACKOFF_S = 3600.0

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from stratalog.config.units import format_duration_ms
-from stratalog.log.policy.facts import SegmentFacts, moment
+from stratalog.log.policy.retention import SegmentFacts, moment
 
 TOLERANCE_MS = 5 * 60_000
 HEAL_AFTER_S = 3600.0

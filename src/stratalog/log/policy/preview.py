@@ -11,8 +11,7 @@ from typing import Literal, NamedTuple
 
 from stratalog.config.units import format_bytes, format_duration_ms
 from stratalog.log.policy.cleaning import Cleanable
-from stratalog.log.policy.facts import SegmentFacts, moment
-from stratalog.log.policy.retention import Expiry
+from stratalog.log.policy.retention import Expiry, SegmentFacts, moment
 
 Action = Literal["roll", "delete", "drop-local", "drop-archive", "compact", "archive", "skip"]
 

@@ -1,23 +1,93 @@
-"""Which segments have had their time: pure functions of settings, segment facts and now.
+"""Which segments expire, and which move to the archive: pure functions of settings, segment facts and now.
 
-Kafka's rules (UnifiedLog.deleteOldSegments), and ``retention.segments``, which is ours. A segment goes when
-one of them says so and every older one goes, so a log never gets a hole, and what is left after one
-round needs no second. No rule takes the active segment, or one that reaches past the high watermark. Touches
-nothing: the janitor carries out what is decided here, and a preview shows it.
+Kafka's rules (UnifiedLog.deleteOldSegments and its remote tier), and ``retention.segments``, which is ours. A
+segment goes when one rule takes it and every older one goes, so a log never gets a hole and one round is
+enough. No rule takes the active segment, or one that reaches past the high watermark.
 
-With an archive the segments are those of both sides, each once: retention is about the log, wherever its
-bytes lie. What may leave this machine while the log keeps it is the business of ``tiering``.
+With an archive the segments are those of both sides, each once. ``archived`` in the facts means that a copy
+was read back and verified. Compacted topics archive only what lies below the cleaner's first dirty offset:
+the next round rewrites everything above it, and a segment that left this machine uncleaned would keep
+superseded values for good. A segment rewritten later is a new segment and takes the place of its predecessors
+in the archive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, takewhile
 from typing import Literal, NamedTuple
 
 from stratalog.config.topic import TopicConfig
-from stratalog.config.units import format_bytes, format_duration_ms
-from stratalog.log.policy.facts import SegmentFacts, moment, newest_ms, with_upper
+from stratalog.config.units import format_bytes, format_duration_ms, format_time
+from stratalog.model import SegmentState
+
+
+class SegmentFacts(NamedTuple):
+    """One segment of one partition; a list of them is in the order of offsets, the active one last.
+
+    ``state``          ACTIVE, SEALED, COMPACTING or COMPACTED for local ones, ARCHIVED for those that only
+                       the archive has.
+    ``max_timestamp``  of its newest record, in ms; None when it has none, or nothing trustworthy tells.
+    ``modified_ms``    when its ``.log`` was last written to, by the wall clock; cleaning carries it over.
+    ``archived``       the archive has a verified copy of it (of local ones too).
+    """
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    state: SegmentState
+    records: int | None = None
+    min_timestamp: int | None = None
+    max_timestamp: int | None = None
+    modified_ms: int | None = None
+    archived: bool = False
+    cleaned: bool = False
+
+    @property
+    def active(self) -> bool:
+        return self.state is SegmentState.ACTIVE
+
+    @property
+    def local(self) -> bool:
+        """Whether this machine has its files."""
+        return self.state not in (SegmentState.ARCHIVED, SegmentState.DELETED)
+
+    @property
+    def in_archive(self) -> bool:
+        return self.archived or self.state is SegmentState.ARCHIVED
+
+
+def newest_ms(segment: SegmentFacts, now_ms: int | None = None) -> int | None:
+    """The moment a segment's age counts from; None when nothing tells.
+
+    That of its newest record. A record stamped after ``now_ms`` would hold its segment until then, however
+    far off, so it counts from when the file was last written at the latest. A time that is not in the future
+    is believed even where the file claims to be older: files come out of backups, and out of machines that
+    boot without a clock, with dates that would make fresh records old. Without ``now_ms`` every time after
+    the last write counts as the future. Without a timestamp (-1, or no records) the last write counts.
+    """
+    newest, written = segment.max_timestamp, segment.modified_ms
+    if newest is None or newest < 0:
+        return written
+    if written is None or (now_ms is not None and newest <= now_ms):
+        return newest
+    return min(newest, written)
+
+
+def with_upper(segments: Sequence[SegmentFacts]) -> Iterator[tuple[SegmentFacts, int]]:
+    """Each segment with the offset the log would start at without it: the next one's base.
+
+    After compaction a segment's own ``next_offset`` may lie below that.
+    """
+    for index, segment in enumerate(segments):
+        following = index + 1
+        yield segment, segments[following].base_offset if following < len(segments) else segment.next_offset
+
+
+def moment(timestamp_ms: int) -> str:
+    """A time as sentences have it: ``2026-01-02T03:04:05Z``."""
+    return format_time(timestamp_ms // 1000 * 1000).replace(".000Z", "Z")
+
 
 Reason = Literal[
     "log start offset",
@@ -95,13 +165,11 @@ def next_expiry(
     return None if due is None or due > _NEVER_MS else (segment, due)
 
 
-def roll_to_expire(config: TopicConfig, active: SegmentFacts, now_ms: int) -> bool:
-    """Whether an active segment nobody writes to any more has to be sealed so that it can go."""
-    return roll_why(config, active, now_ms) is not None
-
-
 def roll_why(config: TopicConfig, active: SegmentFacts, now_ms: int) -> str | None:
-    """`roll_to_expire` with its reason for people. An empty segment is never rolled."""
+    """Return why an idle active segment must be sealed so that it can expire; None when it must not.
+
+    An empty segment is never rolled.
+    """
     if not active.active or active.size_bytes == 0:
         return None
     name: Reason = "retention.ms"
@@ -175,11 +243,6 @@ def local_retention_bytes(config: TopicConfig) -> int:
     return _local(config, config.local_retention_bytes, config.retention_bytes)
 
 
-def most_overdue_ms(expiries: Iterable[Expiry]) -> int | None:
-    """How long past due the most overdue one is: a number to watch. None when none is, by time."""
-    return max((expiry.overdue_ms for expiry in expiries if expiry.overdue_ms is not None), default=None)
-
-
 def _local(config: TopicConfig, local: int, whole: int) -> int:
     if not config.remote_storage_enable or config.remote_log_copy_disable:
         return -1
@@ -237,3 +300,86 @@ def _age_detail(segment: SegmentFacts, newest: int, now_ms: int) -> str:
             f"is {age} old"
         )
     return f"newest record {moment(newest)} is {age} old"
+
+
+_AT_REST = (SegmentState.SEALED, SegmentState.COMPACTED)
+
+
+def to_archive(
+    config: TopicConfig,
+    segments: Sequence[SegmentFacts],
+    *,
+    last_stable_offset: int,
+    first_dirty_offset: int | None = None,
+    now_ms: int,
+    by_time: bool = True,
+) -> list[SegmentFacts]:
+    """The segments to copy, oldest first; the archive never gets ahead of a segment it has to wait for.
+
+    Sealed, below the last stable offset (an open transaction may still be aborted), not archived yet, and
+    not about to be deleted by retention anyway. For a compacted topic ``first_dirty_offset`` is the
+    cleaner's; None means that nothing was cleaned yet. Where cleaning is turned off for the whole store, pass
+    the last stable offset.
+    """
+    if not config.remote_storage_enable or config.remote_log_copy_disable or not segments:
+        return []
+    limit = last_stable_offset
+    if config.compact:
+        limit = min(limit, first_dirty_offset if first_dirty_offset is not None else segments[0].base_offset)
+    start = segments[0].base_offset
+    going = len(
+        expired(config, segments, now_ms, log_start_offset=start, high_watermark=limit, by_time=by_time)
+    )
+    ready = takewhile(
+        lambda pair: pair[1] <= limit and (pair[0].state in _AT_REST or pair[0].in_archive),
+        with_upper(segments[going:]),
+    )
+    return [segment for segment, _ in ready if not segment.in_archive]
+
+
+def local_expired(
+    config: TopicConfig, segments: Sequence[SegmentFacts], now_ms: int, *, by_time: bool = True
+) -> list[Expiry]:
+    """The archived segments whose files may leave this machine: the oldest local ones, without a gap.
+
+    ``local.retention.ms`` and ``local.retention.bytes``, the latter over all local files, the active one's
+    too. No record is lost by it, so it needs no ``delete`` in the topic's cleanup.policy.
+    """
+    local = [segment for segment in segments if segment.local]
+    may_go = list(takewhile(lambda segment: segment.archived and segment.state in _AT_REST, local))
+    rules = [
+        by_age("local.retention.ms", local_retention_ms(config) if by_time else -1, now_ms),
+        by_bytes("local.retention.bytes", local_retention_bytes(config), local),
+    ]
+    return oldest(may_go, rules)
+
+
+def archive_expired(
+    config: TopicConfig,
+    segments: Sequence[SegmentFacts],
+    now_ms: int,
+    *,
+    log_start_offset: int,
+    high_watermark: int,
+    by_time: bool = True,
+) -> list[Expiry]:
+    """The copies that have to leave the archive: those of `expired` segments, counted over both sides.
+
+    With ``remote.log.delete.on.disable`` and the archive turned off, every copy.
+    """
+    if config.remote_log_delete_on_disable and not config.remote_storage_enable:
+        detail = "remote.storage.enable is off and remote.log.delete.on.disable is on"
+        return [
+            Expiry(segment, "remote.log.delete.on.disable", detail, None)
+            for segment in segments
+            if segment.in_archive
+        ]
+    going = expired(
+        config,
+        segments,
+        now_ms,
+        log_start_offset=log_start_offset,
+        high_watermark=high_watermark,
+        by_time=by_time,
+    )
+    return [expiry for expiry in going if expiry.segment.in_archive]

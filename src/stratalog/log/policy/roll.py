@@ -127,17 +127,6 @@ def roll_due_idle(config: TopicConfig, facts: ActiveSegmentFacts, now_ms: int) -
     return None
 
 
-def next_roll_ms(config: TopicConfig, facts: ActiveSegmentFacts) -> int | None:
-    """The first moment at which `roll_due_idle` says yes; None while the segment is empty."""
-    if facts.size_bytes == 0:
-        return None
-    due = facts.created_ms + max_segment_ms(config) - facts.jitter_ms + 1
-    align_ms = config.segment_align_ms
-    if align_ms > 0:
-        due = min(due, (facts.created_ms // align_ms + 1) * align_ms)
-    return saturated(due)
-
-
 def limits(config: TopicConfig, facts: ActiveSegmentFacts) -> RollLimits:
     """`should_roll` as numbers, for the hot path of single appends."""
     last_offset = saturated(facts.base_offset + MAX_RELATIVE_OFFSET)

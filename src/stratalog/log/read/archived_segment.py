@@ -1,11 +1,8 @@
-"""Segments that lie in the archive only, read as if they lay here.
+"""Segments that lie only in the archive, read like local ones through a `SegmentSource` of the room above.
 
-An `ArchivedSegment` goes through a `SegmentSource`, which the room above provides: small files come whole,
-the log and the key index by ranges. Everything else is `Segment`'s own: the seal and the indexes are parsed
-and cached, batches are checked as they are read, and errors name the object's address.
-
-What the archive's manifest says of a segment (counts, times) is believed: it was taken from the seal when the
-segment went there, and the manifest has a checksum. So lists, previews and time lookups fetch nothing.
+Small files come whole, the log and the key index by ranges; errors name the object's address. The manifest's
+counts and times of a segment are trusted (they come from its seal, and the manifest has a checksum), so
+lists, previews and time lookups fetch nothing.
 """
 
 from __future__ import annotations
@@ -26,48 +23,31 @@ from stratalog.model import SegmentInfo, SegmentState
 class SegmentSource(Protocol):
     """One archived segment. Every method may be called from any thread."""
 
-    @property
-    def base_offset(self) -> int: ...
-
-    @property
-    def next_offset(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def crc(self) -> int:
-        """CRC-32C of the log."""
-
-    @property
-    def records(self) -> int | None: ...
-
-    @property
-    def min_timestamp(self) -> int | None: ...
-
-    @property
-    def max_timestamp(self) -> int | None: ...
-
-    @property
-    def cleaned(self) -> bool: ...
-
-    @property
-    def modified_ms(self) -> int | None: ...
+    base_offset: int
+    next_offset: int
+    size: int
+    crc: int
+    """CRC-32C of the log."""
+    records: int | None
+    min_timestamp: int | None
+    max_timestamp: int | None
+    cleaned: bool
+    modified_ms: int | None
 
     def url(self, kind: str = "log") -> str:
-        """The address of one of its files."""
+        """Return the address of one of its files."""
 
     def has(self, kind: str) -> bool:
-        """Whether it has a file of that kind; asks nobody."""
+        """Return whether it has a file of that kind; makes no request."""
 
     def read(self, kind: str) -> bytes | None:
-        """A whole file, checked; None when there is none."""
+        """Return a whole file, checked; None when there is none."""
 
     def open(self, kind: str = "log") -> File:
-        """A file for reading by ranges; FileNotFoundError when there is none, or no longer."""
+        """Open a file for reading by ranges; FileNotFoundError when there is none, or no longer."""
 
     def forget(self) -> None:
-        """Drop what is cached of it."""
+        """Drop its cached blocks."""
 
 
 class ArchivedSegment(Segment):
@@ -115,7 +95,6 @@ class ArchivedSegment(Segment):
         self.context.cache.forget(self.serial)
 
     def has(self, kind: str) -> bool:
-        """Whether there is a file of that kind."""
         return self.source.has(kind)
 
     @property

@@ -20,13 +20,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from stratalog import locks
 from stratalog.errors import CorruptionError, InvalidArgumentError
-from stratalog.format import arrow
 from stratalog.format import batch as batches
 from stratalog.format.seal import Seal
 from stratalog.format.txn_index import AbortedTxn
@@ -40,7 +39,7 @@ from stratalog.log.read.reader import (
     aborted_rows,
     check_not_passed,
     or_gone,
-    segment_index,
+    segments_between,
 )
 from stratalog.log.segment.segment import Segment, Start
 
@@ -83,7 +82,7 @@ class ScanOptions:
 
     @property
     def schema(self) -> pa.Schema:
-        return arrow.schema_for(self.columns)
+        return batches.schema_for(self.columns)
 
 
 class _Piece(NamedTuple):
@@ -235,10 +234,10 @@ def _work(jobs: SimpleQueue[_Job]) -> None:
 def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
     """The columns to deliver, in the order asked for; every column when None."""
     if columns is None:
-        return tuple(arrow.COLUMNS)
+        return tuple(batches.COLUMNS)
     for name in columns:
-        if name not in arrow.COLUMNS:
-            raise InvalidArgumentError(f"no column {name!r}; there are {', '.join(arrow.COLUMNS)}")
+        if name not in batches.COLUMNS:
+            raise InvalidArgumentError(f"no column {name!r}; there are {', '.join(batches.COLUMNS)}")
     return tuple(columns)
 
 
@@ -323,13 +322,7 @@ def _found(
 def _plan(
     view: LogView, segments: tuple[Segment, ...], start: int, end: int, options: ScanOptions
 ) -> Iterator[_Piece]:
-    first = segment_index(segments, start)
-    for segment, following in zip_longest(segments[first:], segments[first + 1 :]):
-        if segment.base_offset >= end:
-            return
-        stop = end
-        if not segment.is_active and segment.next_offset is not None:
-            stop = min(end, segment.next_offset)
+    for segment, following, stop in segments_between(segments, start, end):
         try:
             with or_gone(view, segment):
                 if stop > max(start, segment.base_offset):

@@ -1,20 +1,71 @@
-"""Finding offsets by time and by name, as Kafka's ListOffsets does. Reads only."""
+"""Find offsets by time and by name (Kafka's ListOffsets), and where leader epochs end. Reads only."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError, OffsetOutOfRangeError
-from stratalog.format import batch as batches
+from stratalog.errors import FormatError, InvalidArgumentError, OffsetOutOfRangeError
+from stratalog.format import checkpoints
+from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext
+from stratalog.log.names import LEADER_EPOCH_CHECKPOINT
 from stratalog.log.read.chunks import FULL_CHUNK, Chunk
-from stratalog.log.read.epochs import UNDEFINED_EPOCH, EpochEnd, end_offset_for_epoch, epoch_at, read_epochs
 from stratalog.log.read.gaps import check_joined
-from stratalog.log.read.reader import Isolation, LogView, Relists, aborted_rows, iter_chunks, or_gone
+from stratalog.log.read.reader import (
+    Isolation,
+    LogView,
+    Relists,
+    aborted_rows,
+    decode_rows,
+    iter_chunks,
+    or_gone,
+    segments_between,
+)
 from stratalog.log.segment.segment import Segment
 from stratalog.model import LONG_MAX, Record
+
+UNDEFINED_EPOCH = -1
+UNDEFINED_OFFSET = -1
+
+
+class EpochEnd(NamedTuple):
+    """An epoch and the offset after its last record; both are -1 when the log does not know."""
+
+    epoch: int
+    end_offset: int
+
+
+def end_offset_for_epoch(epochs: Sequence[tuple[int, int]], epoch: int, log_end_offset: int) -> EpochEnd:
+    """Return the largest known epoch up to ``epoch`` and where it ends.
+
+    The latest epoch ends at ``log_end_offset``. An epoch beyond the latest is unknown. One of the past ends
+    where the next one begins; one before the first entry has no records, and ends where the first one begins.
+    """
+    if not epochs or not 0 <= epoch <= epochs[-1][0]:
+        return EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
+    if epoch == epochs[-1][0]:
+        return EpochEnd(epoch, log_end_offset)
+    higher = bisect_right(epochs, epoch, key=lambda entry: entry[0])
+    return EpochEnd(epochs[higher - 1][0] if higher else epoch, epochs[higher][1])
+
+
+def epoch_at(epochs: Sequence[tuple[int, int]], offset: int) -> int:
+    """Return the leader epoch that ``offset`` was or will be written in; -1 when the log does not know."""
+    later = bisect_right(epochs, offset, key=lambda entry: entry[1])
+    return epochs[later - 1][0] if later else UNDEFINED_EPOCH
+
+
+def read_epochs(fs: FileSystem, directory: str) -> list[tuple[int, int]]:
+    """Return the epochs of a partition; none without the file. CorruptionError if it is damaged."""
+    try:
+        data = fs.read_file(f"{directory}/{LEADER_EPOCH_CHECKPOINT}")
+    except FileNotFoundError:
+        return []
+    return list(checkpoints.parse_leader_epochs(data))
+
 
 T = TypeVar("T")
 
@@ -140,7 +191,7 @@ def _offset_for_time(view: LogView, timestamp: int, isolation: Isolation) -> Lis
         for found, chunk, limit in iter_chunks(view, begin, stop, full_size=FULL_CHUNK):
             skip = aborted_rows(chunk.scan, aborted)
             row = chunk.scan.find_offset(begin)
-            records = _decode(view, found, chunk, (row, None), (begin, limit), skip, since=timestamp)
+            records = decode_rows(view, found, chunk, row, None, begin, limit, skip, since=timestamp)
             if records:
                 return _listed(chunk, records[0])
     return None
@@ -149,19 +200,12 @@ def _offset_for_time(view: LogView, timestamp: int, isolation: Isolation) -> Lis
 def _readable(view: LogView, isolation: Isolation) -> Iterator[tuple[Segment, int, int]]:
     """Yield each segment with the offsets [start, stop) of it that a reader sees; a missing one is damage."""
     start, end = view.log_start_offset, view.end_offset(isolation)
-    before: Segment | None = None
-    for segment in view.segments():
-        if before is not None:
-            with or_gone(view, before):
-                check_joined(before, segment, start, end)
-        before = segment
-        if segment.base_offset >= end:
-            return
-        next_offset = segment.next_offset
-        if next_offset is not None and next_offset <= start:
-            continue
-        stop = end if next_offset is None or segment.is_active else min(end, next_offset)
-        yield segment, max(start, segment.base_offset), stop
+    for segment, following, stop in segments_between(view.segments(), start, end):
+        if stop > start:
+            yield segment, max(start, segment.base_offset), stop
+        if following is not None:
+            with or_gone(view, segment):
+                check_joined(segment, following, start, end)
 
 
 def _max_timestamp(view: LogView, isolation: Isolation) -> ListedOffset | None:
@@ -227,35 +271,10 @@ def _newest_between(view: LogView, begin: int, stop: int, isolation: Isolation) 
         for row in sorted(range(scan.find_offset(begin), scan.n), key=lambda row: (-newest[row], row)):
             if best is not None and newest[row] <= best.timestamp:
                 break
-            for record in _decode(view, found, chunk, (row, row + 1), (begin, limit), skip):
+            for record in decode_rows(view, found, chunk, row, row + 1, begin, limit, skip):
                 if best is None or (record.timestamp or 0) > best.timestamp:
                     best = _listed(chunk, record)
     return best
-
-
-def _decode(
-    view: LogView,
-    segment: Segment,
-    chunk: Chunk,
-    rows: tuple[int, int | None],
-    offsets: tuple[int, int],
-    skip: frozenset[int] | None,
-    since: int | None = None,
-) -> list[Record]:
-    try:
-        return batches.decode_records(
-            chunk.data,
-            chunk.scan,
-            *rows,
-            topic=view.topic,
-            partition=view.partition,
-            lo=offsets[0],
-            hi=offsets[1],
-            since=since,
-            skip=skip,
-        )
-    except CorruptionError as error:
-        raise error.at(segment.path(), chunk.position) from error
 
 
 def _listed(chunk: Chunk, record: Record) -> ListedOffset:

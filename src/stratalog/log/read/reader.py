@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
@@ -117,6 +117,18 @@ def check_not_passed(view: LogView, offset: int) -> None:
         )
 
 
+def segments_between(
+    segments: Sequence[Segment], start: int, end: int
+) -> Iterator[tuple[Segment, Segment | None, int]]:
+    """Yield the segments of [start, end): each with the next one and the first offset not to read of it."""
+    first = segment_index(segments, start) if segments else 0
+    for segment, following in zip_longest(segments[first:], segments[first + 1 :]):
+        if segment.base_offset >= end:
+            return
+        bounded = not segment.is_active and segment.next_offset is not None
+        yield segment, following, min(end, segment.next_offset or 0) if bounded else end
+
+
 class Relists:
     """Bounds how often a read may start over because the file of a segment was gone.
 
@@ -163,7 +175,7 @@ class or_gone:  # noqa: N801 - reads as `with or_gone(…):`
             raise FileNotFoundError(self._segment.path()) from error
 
 
-def segment_index(segments: tuple[Segment, ...], offset: int) -> int:
+def segment_index(segments: Sequence[Segment], offset: int) -> int:
     """Index of the segment that would hold ``offset``: the last one that does not begin after it."""
     if segments[-1].base_offset <= offset:
         return len(segments) - 1
@@ -198,13 +210,7 @@ def iter_chunks(
             check_not_passed(view, offset)
         segment = segments[-1]
         try:
-            first = segment_index(segments, offset)
-            for segment, following in zip_longest(segments[first:], segments[first + 1 :]):
-                stop = end
-                if not segment.is_active and segment.next_offset is not None:
-                    stop = min(end, segment.next_offset)
-                if segment.base_offset >= end:
-                    return
+            for segment, following, stop in segments_between(segments, offset, end):
                 begin = offset
                 if offset < stop:
                     for chunk in _segment_chunks(view, segment, offset, first_size, full_size, skip_damaged):
@@ -372,19 +378,34 @@ def _decode(
             last = max(last, scan.find_position(first.position + at_once))
         else:
             last = scan.n
-        try:
-            records = batches.decode_records(
-                chunk.data,
-                scan,
-                row,
-                last,
-                topic=view.topic,
-                partition=view.partition,
-                lo=lo,
-                hi=hi,
-                skip=skip,
-            )
-        except CorruptionError as error:
-            raise error.at(segment.path(), chunk.position) from error
-        yield from records
+        yield from decode_rows(view, segment, chunk, row, last, lo, hi, skip)
         row = last
+
+
+def decode_rows(
+    view: LogView,
+    segment: Segment,
+    chunk: Chunk,
+    first_row: int,
+    end_row: int | None,
+    lo: int,
+    hi: int,
+    skip: frozenset[int] | None,
+    since: int | None = None,
+) -> list[Record]:
+    """Decode batches of a chunk into the records with offsets in [lo, hi)."""
+    try:
+        return batches.decode_records(
+            chunk.data,
+            chunk.scan,
+            first_row,
+            end_row,
+            topic=view.topic,
+            partition=view.partition,
+            lo=lo,
+            hi=hi,
+            since=since,
+            skip=skip,
+        )
+    except CorruptionError as error:
+        raise error.at(segment.path(), chunk.position) from error

@@ -34,7 +34,7 @@ from stratalog.log import names
 from stratalog.log.check.damage import reason_of
 from stratalog.log.check.resync import resume
 from stratalog.log.context import LogContext
-from stratalog.log.read.epochs import read_epochs
+from stratalog.log.read.list_offsets import read_epochs
 from stratalog.log.recover.producer_replay import replay_producers
 from stratalog.log.segment.activation import Activation
 from stratalog.log.segment.directory_state import DirectoryView, view_of

@@ -32,8 +32,8 @@ from stratalog.fs import FileSystem, RealFileSystem
 from stratalog.log import names
 from stratalog.log.context import Clock
 from stratalog.log.names import SEGMENT_KINDS, Kind
-from stratalog.log.read.epochs import read_epochs
 from stratalog.log.read.gaps import check_complete
+from stratalog.log.read.list_offsets import read_epochs
 from stratalog.log.segment.directory_state import DirectoryView, SegmentFiles, view_of
 from stratalog.log.segment.identity import owner_of
 from stratalog.log.segment.listing import LISTING_TRIES, UnsettledError, settled_listing, swap_end

@@ -17,10 +17,18 @@ from stratalog.config.units import format_bytes, format_duration_ms
 from stratalog.log.policy import preview
 from stratalog.log.policy.cleaning import Cleanable, cleanable, wants_cleaning
 from stratalog.log.policy.clock import ClockGuard
-from stratalog.log.policy.facts import SegmentFacts, newest_ms
 from stratalog.log.policy.preview import Step
-from stratalog.log.policy.retention import Expiry, expired, next_expiry, roll_why
-from stratalog.log.policy.tiering import archive_expired, local_expired, to_archive
+from stratalog.log.policy.retention import (
+    Expiry,
+    SegmentFacts,
+    archive_expired,
+    expired,
+    local_expired,
+    newest_ms,
+    next_expiry,
+    roll_why,
+    to_archive,
+)
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.follower import LiveSegment
 from stratalog.log.segment.segment import Segment

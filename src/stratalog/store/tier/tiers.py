@@ -22,7 +22,7 @@ from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext
 from stratalog.log.names import ARCHIVE, KEYINDEX
 from stratalog.log.read.archived_segment import ArchivedSegment
-from stratalog.log.read.epochs import read_epochs
+from stratalog.log.read.list_offsets import read_epochs
 from stratalog.log.segment.segment import Segment
 
 

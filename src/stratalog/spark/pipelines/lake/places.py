@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stratalog.archive import ObjectInfo, open_objects
-from stratalog.archive.objects import directory_of
-from stratalog.archive.remote import RemoteObjects
+from stratalog.archive.objects import RemoteObjects, directory_of
 from stratalog.errors import ConfigError, DiskFullError, StorageError
 from stratalog.fs import RealFileSystem
 

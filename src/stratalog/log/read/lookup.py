@@ -1,25 +1,41 @@
-"""Reading records by their offsets: the batches that hold them, and hardly a byte more.
+"""Find records of one partition by offset and by key, reading the batches that hold them and little more.
 
-The index says between which two of its entries the batch lies. Small batches there are read in one go;
-large ones are found by their headers, and only the wanted one is read. What is checked is what every reader
-checks: the batch's CRC and form, and that its base offset, which no CRC covers, follows from the batch before
-it or from the index. Where anything is out of the ordinary (a gap, a cleaned segment, an index that does not
-meet the log, a file that is gone) nothing is decided here: the general reader does it all again, rebuilds
-what is wrong and names what is damaged.
+By offset: the index gives the two entries between which the batch lies. Small batches there are read in one
+go; large ones are found by their headers, and only the wanted one is read. The checks are those of every
+reader: the batch's CRC and form, and that its base offset, which no CRC covers, follows from the batch before
+it or from the index. In every unusual case (a gap, a cleaned segment, an index that does not meet the log, a
+file that is gone) the general reader does it all again, rebuilds what is wrong and names what is damaged.
+
+By key: newest first, by the key index of each segment, or by reading its keys where there is none.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
-from stratalog.errors import CorruptionError
+from stratalog import kernel
+from stratalog.errors import CorruptionError, FormatError, OffsetOutOfRangeError
 from stratalog.format import batch as batches
 from stratalog.format.batch import HEADER_SIZE, Stop
+from stratalog.format.keyindex import KeyIndexReader
 from stratalog.fs import File
-from stratalog.log.read.chunks import Chunk
-from stratalog.log.read.reader import Isolation, LogView, aborted_rows, iter_chunks, segment_index
-from stratalog.log.segment.segment import Segment
+from stratalog.log.read.chunks import FULL_CHUNK, Chunk, read_chunks
+from stratalog.log.read.gaps import check_joined
+from stratalog.log.read.reader import (
+    Isolation,
+    KeyedView,
+    LogView,
+    Relists,
+    aborted_rows,
+    decode_rows,
+    iter_chunks,
+    or_gone,
+    segment_index,
+)
+from stratalog.log.segment.segment import Segment, Start
+from stratalog.log.write.active import ActiveSegment
 from stratalog.model import Record
 
 NEAR_BYTES = 16 << 10
@@ -70,7 +86,7 @@ def records_at(
                     break
                 last_row, at = found, at + 1
             wanted = offsets[first:at]
-            for record in _decode_rows(
+            for record in decode_rows(
                 view, segment, chunk, row, last_row + 1, wanted[0], wanted[-1] + 1, skip
             ):
                 assert record.offset is not None
@@ -90,34 +106,8 @@ def _decode(
     view: LogView, segment: Segment, chunk: Chunk, offset: int, skip: frozenset[int] | None
 ) -> Record | None:
     row = chunk.scan.find_offset(offset)
-    records = _decode_rows(view, segment, chunk, row, row + 1, offset, offset + 1, skip)
+    records = decode_rows(view, segment, chunk, row, row + 1, offset, offset + 1, skip)
     return records[0] if records else None
-
-
-def _decode_rows(
-    view: LogView,
-    segment: Segment,
-    chunk: Chunk,
-    first_row: int,
-    end_row: int,
-    lo: int,
-    hi: int,
-    skip: frozenset[int] | None,
-) -> list[Record]:
-    try:
-        return batches.decode_records(
-            chunk.data,
-            chunk.scan,
-            first_row,
-            end_row,
-            topic=view.topic,
-            partition=view.partition,
-            lo=lo,
-            hi=hi,
-            skip=skip,
-        )
-    except CorruptionError as error:
-        raise error.at(segment.path(), chunk.position) from error
 
 
 def _find(segment: Segment, offset: int) -> Chunk | None:
@@ -191,3 +181,114 @@ def _whole(segment: Segment, file: File, position: int, found: batches.Peek) -> 
 
 def _within(segment: Segment, last_offset: int) -> bool:
     return segment.is_active or segment.next_offset is None or last_offset < segment.next_offset
+
+
+TOGETHER_BYTES = 16 << 10
+TOGETHER_RECORDS = 4096
+"""Records of a key that lie within 16 KiB of each other are read in one pass, at most 4096 at a time."""
+
+
+def key_offsets(segment: Segment, digest: int) -> Iterable[int]:
+    """Offsets in a segment that may hold a key with this hash, newest first."""
+    if isinstance(segment, ActiveSegment) and segment.keys is not None:
+        return segment.keys.newest_first(digest)
+    if not segment.is_active:
+        indexed = _indexed(segment, digest)
+        if indexed is not None:
+            return reversed(indexed)
+    return reversed(_scanned(segment, digest))
+
+
+def _indexed(segment: Segment, digest: int) -> list[int] | None:
+    """By the `.keyindex`; None when there is none to trust."""
+    try:
+        with segment.open_keyindex() as file:
+            reader = KeyIndexReader(file.pread, file.size())
+            seal = segment.seal
+            if reader.log_size != segment.size or (seal is not None and seal.crc != reader.log_crc):
+                return None
+            return reader.lookup(digest)
+    except FileNotFoundError:
+        return None
+    except FormatError as error:
+        segment.context.warn(f"{segment.path('keyindex')}: {error}; scanning the segment instead")
+        return None
+
+
+def _scanned(segment: Segment, digest: int) -> list[int]:
+    """By reading every key of the segment."""
+    found: list[int] = []
+    for chunk in read_chunks(segment, Start(0, None), first_size=FULL_CHUNK):
+        hashes, offsets = batches.decode_keys(chunk.data, chunk.scan)
+        at = 0
+        with suppress(ValueError):
+            while True:
+                at = hashes.index(digest, at)
+                found.append(offsets[at])
+                at += 1
+    return found
+
+
+def history_backwards(
+    view: KeyedView, key: bytes, isolation: Isolation = "read_uncommitted"
+) -> Iterator[Record]:
+    """Every record of a key, newest first. Equal hashes are not equal keys: the key on the record decides."""
+    view.refresh()
+    digest = kernel.hash64(key)
+    start = view.log_start_offset
+    bound = view.keyed_end_offset(isolation)
+    relists: Relists | None = None
+    while True:
+        try:
+            following: Segment | None = None
+            for segment in reversed(view.segments()):
+                if segment.base_offset >= bound:
+                    following = segment
+                    continue
+                with or_gone(view, segment):
+                    check_joined(segment, following, start, bound)
+                    offsets = [at for at in key_offsets(segment, digest) if start <= at < bound]
+                for record in _newest_first(view, segment, offsets, isolation):
+                    if record.key == key:
+                        yield record
+                        assert record.offset is not None
+                        bound = record.offset
+                bound, following = min(bound, segment.base_offset), segment
+            return
+        except (FileNotFoundError, OffsetOutOfRangeError) as error:
+            # A segment was replaced or removed: go on below the records that were already yielded.
+            if isinstance(error, FileNotFoundError):
+                relists = relists or Relists(view)
+                relists.again(error, bound)
+            start = max(start, view.log_start_offset)
+            if bound <= start:
+                return
+
+
+def newest(view: KeyedView, key: bytes, isolation: Isolation = "read_uncommitted") -> Record | None:
+    """Return the newest record of a key; None when there is none."""
+    return next(history_backwards(view, key, isolation), None)
+
+
+def _newest_first(
+    view: LogView, segment: Segment, offsets: list[int], isolation: Isolation
+) -> Iterator[Record]:
+    """The records at ``offsets`` of a segment, newest first like these.
+
+    The first is read alone, because a lookup mostly wants no other. Then those that lie near each other are
+    read together, more and more at a time.
+    """
+    records = max((segment.next_offset or 0) - segment.base_offset, 1)
+    near = max(TOGETHER_BYTES * records // max(segment.size, 1), 1)
+    at, limit = 0, 1
+    while at < len(offsets):
+        end = at + 1
+        while end < len(offsets) and end - at < limit and offsets[end - 1] - offsets[end] <= near:
+            end += 1
+        if end - at == 1:
+            record = record_at(view, offsets[at], isolation)
+            if record is not None:
+                yield record
+        else:
+            yield from reversed(list(records_at(view, offsets[at:end][::-1], isolation)))
+        at, limit = end, min(limit * 4, TOGETHER_RECORDS)
