@@ -21,7 +21,7 @@ from stratalog.fs import HandleCache, RealFileSystem
 from stratalog.log.context import LogContext
 from stratalog.log.read.list_offsets import offset_for_time
 from stratalog.log.read.reader import Isolation, LogView
-from stratalog.log.segment.states import segment_states
+from stratalog.log.segment.directory_state import segment_states
 from stratalog.model import SegmentInfo
 from stratalog.spark.archived import ArchivedLog, newest_manifests
 from stratalog.spark.offsets import Pair

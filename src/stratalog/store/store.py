@@ -46,7 +46,7 @@ from stratalog.log.arguments import check_number
 from stratalog.log.check.repair import RepairReport, check_action, repair_partition
 from stratalog.log.context import Clock, LogContext, SystemClock
 from stratalog.log.names import collides
-from stratalog.log.recover.recovery import RecoveryReport
+from stratalog.log.write.recovery import RecoveryReport
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store import arriving
 from stratalog.store.background import Background

@@ -30,11 +30,10 @@ from stratalog.log.check.damage import UNKNOWN, Damage, derived_damage, reason_o
 from stratalog.log.check.resync import resume
 from stratalog.log.check.sidecar_check import IndexCheck, SealFacts, TimeCheck, sidecar_of
 from stratalog.log.read.archived_segment import ArchivedSegment
-from stratalog.log.segment.scanning import SCAN_BYTES
-from stratalog.log.segment.segment import Segment
+from stratalog.log.segment.segment import SCAN_BYTES, Segment
 from stratalog.log.write.active import ActiveSegment
 from stratalog.log.write.active_keys import ActiveKeyIndex
-from stratalog.log.write.tail_file import read_tail
+from stratalog.log.write.sync import read_tail
 
 Sidecar = Literal["index", "timeindex", "txnindex", "seal", "keyindex"]
 

@@ -21,11 +21,9 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.format.txn_index import parse as parse_txn_index
 from stratalog.log.check.damage import Damage, derived_damage, reason_of
 from stratalog.log.names import SNAPSHOT, parse_file
-from stratalog.log.recover.producer_replay import load_snapshot
-from stratalog.log.segment.listing import list_files
-from stratalog.log.segment.scanning import scan_file
-from stratalog.log.segment.segment import Segment
-from stratalog.log.write.producers import ProducerBatch
+from stratalog.log.segment.directory_state import list_files
+from stratalog.log.segment.segment import Segment, scan_file
+from stratalog.log.write.producers import ProducerBatch, load_snapshot
 
 if TYPE_CHECKING:
     from stratalog.log.check.segment_check import CheckedSegment

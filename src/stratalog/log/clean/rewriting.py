@@ -26,8 +26,7 @@ from stratalog.log.clean.pacing import Pace
 from stratalog.log.clean.reading import VanishedSegmentError, damaged, sound_chunks
 from stratalog.log.context import LogContext
 from stratalog.log.read.chunks import Chunk
-from stratalog.log.segment.identity import owner_of
-from stratalog.log.segment.segment import Segment
+from stratalog.log.segment.segment import Segment, owner_of
 from stratalog.log.segment.sidecars import Sidecars
 
 MAX_LOG_BYTES = 2**31 - 1

@@ -23,9 +23,9 @@ from stratalog.format.metadata import id_to_text, new_id
 from stratalog.format.settings import TopicSettings
 from stratalog.fs import FileSystem
 from stratalog.log.context import Clock
-from stratalog.log.recover.recovery import OpenAs, open_partition
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write import produce
+from stratalog.log.write.recovery import OpenAs, open_partition
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.copies.archived import open_archive_source
 from stratalog.store.copies.building import FOR_EVER_MS, would_expire

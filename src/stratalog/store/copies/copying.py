@@ -13,7 +13,7 @@ from stratalog.config import TopicConfig
 from stratalog.errors import CorruptionError, StorageError
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.gaps import check_complete
-from stratalog.log.segment.listing import UnsettledError
+from stratalog.log.segment.directory_state import UnsettledError
 from stratalog.store.copies.building import PartitionBuilder
 from stratalog.store.copies.parts import CutAt, Part, names_of
 from stratalog.store.copies.reports import Meter, PartitionCopy

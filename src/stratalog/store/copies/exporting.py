@@ -21,7 +21,7 @@ from stratalog.fs import FileSystem
 from stratalog.kernel import crc32c
 from stratalog.log.context import Clock
 from stratalog.log.names import Kind, file_name
-from stratalog.log.segment.listing import UnsettledError
+from stratalog.log.segment.directory_state import UnsettledError
 from stratalog.log.segment.segment import Segment
 from stratalog.store.copies import container
 from stratalog.store.copies.building import COPY_BYTES

@@ -25,7 +25,7 @@ from stratalog.errors import CorruptionError, FormatError
 from stratalog.format import batch as batches
 from stratalog.fs import FileSystem
 from stratalog.log.names import parse_file
-from stratalog.log.segment.scanning import scan_file
+from stratalog.log.segment.segment import scan_file
 from stratalog.model import Record
 
 METADATA_DIR = "__cluster_metadata-0"

@@ -30,11 +30,17 @@ from stratalog.log import names
 from stratalog.log.context import Clock, LogContext
 from stratalog.log.read.epochs import read_epochs
 from stratalog.log.read.follower import PartitionFollower
-from stratalog.log.segment.directory_state import DirectoryView, SegmentFiles, view_of
-from stratalog.log.segment.identity import owner_of
-from stratalog.log.segment.listing import LISTING_TRIES, UnsettledError, settled_listing, swap_end
-from stratalog.log.segment.segment import Segment
-from stratalog.log.write.tail_file import read_tail
+from stratalog.log.segment.directory_state import (
+    LISTING_TRIES,
+    DirectoryView,
+    SegmentFiles,
+    UnsettledError,
+    settled_listing,
+    swap_end,
+    view_of,
+)
+from stratalog.log.segment.segment import Segment, owner_of
+from stratalog.log.write.sync import read_tail
 from stratalog.store import logdir
 from stratalog.store.admin.control import ControlClient
 from stratalog.store.catalog import TopicEntry

@@ -12,12 +12,10 @@ in the log. Only a topic that was deleted gets nothing, made anew or not: its re
 from __future__ import annotations
 
 import errno
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
-from stratalog import kernel
 from stratalog.errors import (
     CorruptionError,
     LogDirOfflineError,
@@ -25,14 +23,14 @@ from stratalog.errors import (
     StorageError,
     UnknownTopicError,
 )
-from stratalog.format.batch import Scan
+from stratalog.format.batch import Scan, set_producer
 from stratalog.format.journal import Entry, StagedFile, Target
 from stratalog.fs import FileSystem
 from stratalog.log.read.reader import segment_index
-from stratalog.log.segment.scanning import scan_file
+from stratalog.log.segment.segment import scan_file
 from stratalog.log.write import produce
-from stratalog.log.write.admission import Admission
 from stratalog.log.write.adopting import adopt
+from stratalog.log.write.append import Admission
 from stratalog.log.write.producers import MAX_SEQUENCE, increment_sequence
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.journal import staging
@@ -40,8 +38,6 @@ from stratalog.store.partitions import Partitions
 
 APPEND_BYTES = 1 << 20
 
-_CRC = struct.Struct(">I")
-_PRODUCER = struct.Struct(">qhi")  # producer id, epoch, base sequence
 _INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
 
 Told = Callable[[str, int, int], None]
@@ -195,7 +191,8 @@ class RollForward:
                     buffer = bytearray()
                 at = len(buffer)
                 buffer += data[header.position : header.position + header.size]
-                _stamp(buffer, at, self._book.producer_id, increment_sequence(sequence, first))
+                with memoryview(buffer) as view, view[at:] as batch:
+                    set_producer(batch, self._book.producer_id, 0, increment_sequence(sequence, first))
         if buffer:
             produce.append_batches(admitted, buffer)
 
@@ -263,11 +260,3 @@ class _Admitted:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._writer, name)
-
-
-def _stamp(buffer: bytearray, at: int, producer_id: int, sequence: int) -> None:
-    """Say in the last batch of ``buffer``, which begins at ``at``, whose it is."""
-    _PRODUCER.pack_into(buffer, at + 43, producer_id, 0, sequence)
-    with memoryview(buffer) as view:
-        crc = kernel.crc32c(view[at + 21 :])
-    _CRC.pack_into(buffer, at + 17, crc)

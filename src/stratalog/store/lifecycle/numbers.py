@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from stratalog.errors import FormatError, LogDirOfflineError, UnknownTopicError
 from stratalog.log import names
 from stratalog.log.names import parse_file
-from stratalog.log.segment.directory_state import view_of
-from stratalog.log.segment.listing import list_files
+from stratalog.log.segment.directory_state import list_files, view_of
 from stratalog.model import SegmentState
 from stratalog.store.lifecycle.planning import overdue
 from stratalog.store.lifecycle.reports import PartitionNumbers, StateNumbers
