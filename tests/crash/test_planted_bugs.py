@@ -18,12 +18,12 @@ from stratalog.format.batch import Peek
 from stratalog.fs import SurvivorMode
 from stratalog.fs.memory import MemoryFileSystem
 from stratalog.log.read import chunks
-from stratalog.log.recover import producer_replay, recovery
-from stratalog.log.recover.recovery import _Recovery
-from stratalog.log.segment import listing
-from stratalog.log.segment.scanning import scan_file
+from stratalog.log.segment import directory_state
+from stratalog.log.segment.segment import scan_file
+from stratalog.log.write import producers, recovery
 from stratalog.log.write.active import ActiveSegment
 from stratalog.log.write.producers import ProducerState
+from stratalog.log.write.recovery import _Recovery
 from stratalog.log.write.sync import SyncedEnd, Syncer
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.checkpoints import Checkpoints, OffsetCheckpoint
@@ -120,7 +120,7 @@ def producers_forgotten(patch: Patch) -> None:
 
 
 def snapshot_alone(patch: Patch) -> None:
-    patch.setattr(producer_replay, "replay", lambda *args, **kwargs: None)
+    patch.setattr(producers, "replay", lambda *args, **kwargs: None)
 
 
 def log_start_not_durable(patch: Patch) -> None:
@@ -224,7 +224,7 @@ def test_cutting_below_the_synced_end_is_caught(monkeypatch: Patch) -> None:
 
 
 def test_a_swap_in_the_wrong_order_is_caught(monkeypatch: Patch) -> None:
-    run_actions = listing.run_actions
+    run_actions = directory_state.run_actions
     monkeypatch.setattr(
         recovery,
         "run_actions",

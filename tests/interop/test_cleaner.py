@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.log.recover.recovery import OpenAs
+from stratalog.log.write.recovery import OpenAs
 from tests.interop.kafka import KafkaBroker, complaints, dump_log, wait_until
 from tests.log.cleaner.differential import (
     assert_same,

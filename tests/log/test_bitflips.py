@@ -34,7 +34,7 @@ from stratalog.log.read.follower import PartitionFollower
 from stratalog.log.read.list_offsets import offset_for_time
 from stratalog.log.read.lookup import history_backwards
 from stratalog.log.read.reader import KeyedView, read_records
-from stratalog.log.recover.recovery import OpenAs, open_partition
+from stratalog.log.write.recovery import OpenAs, open_partition
 from stratalog.log.write.writer import PartitionWriter
 
 ROOT, TOPIC = "/data", "events"

@@ -70,7 +70,7 @@ def test_a_large_index_is_sorted_too() -> None:
 
 
 class KeyIndexMachine(RuleBasedStateMachine):
-    """Adds, bulk adds, take-backs and lookups in any order."""
+    """Adds, bulk adds and lookups in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,14 +93,6 @@ class KeyIndexMachine(RuleBasedStateMachine):
         for hash64, offset in zip(many, offsets, strict=True):
             self.model[hash64].append(offset)
         self.next_offset += len(many)
-
-    @rule(back=st.integers(0, 50))
-    def truncate(self, back: int) -> None:
-        end = max(0, self.next_offset - back)
-        self.index.truncate(end)
-        for offsets in self.model.values():
-            offsets[:] = [offset for offset in offsets if offset < end]
-        self.next_offset = end
 
     @rule(hash64=HASHES)
     def lookup(self, hash64: int) -> None:

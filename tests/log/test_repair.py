@@ -21,7 +21,7 @@ from stratalog.log.check.verify import VerifyReport, verify_partition
 from stratalog.log.context import LogContext
 from stratalog.log.read.follower import PartitionFollower
 from stratalog.log.read.reader import read_records
-from stratalog.log.recover.recovery import OpenAs, open_partition
+from stratalog.log.write.recovery import OpenAs, open_partition
 from stratalog.log.write.writer import PartitionWriter
 
 DIRECTORY = "/data/t-0"

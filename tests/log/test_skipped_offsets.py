@@ -7,8 +7,8 @@ import pytest
 import stratalog
 from stratalog.format import tail as tails
 from stratalog.fs import MemoryFileSystem
-from stratalog.log.segment.identity import owner_of
-from stratalog.log.write.tail_file import read_tail
+from stratalog.log.segment.segment import owner_of
+from stratalog.log.write.sync import read_tail
 
 
 @pytest.mark.parametrize("rolled", [True, False])

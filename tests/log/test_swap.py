@@ -26,7 +26,6 @@ from stratalog.log.names import CLEANED, DELETED, SWAP
 from stratalog.log.read.chunks import read_chunks
 from stratalog.log.read.reader import read_records
 from stratalog.log.segment.segment import Segment, Start
-from stratalog.log.segment.sidecars import Sidecars
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.store import Store
 from stratalog.testing import FailingFileSystem, Fault, ManualClock, read_raw
@@ -89,7 +88,7 @@ def rewritten(writer: PartitionWriter, olds: Sequence[Segment], *, drop: bool) -
     data = b"".join(parts)
     new = Segment(context, writer.directory, "t", 0, first.base_offset, size=len(data), suffix=CLEANED)
     context.fs.write_file(new.path(), data, sync=True)
-    made = Sidecars.of(new, 100, keyed=True)
+    made = new.derive(100, keyed=True)
     made.aborted += [txn for old in olds for txn in old.aborted()]
     made.seal = replace(made.seal, contiguous=False, cleaned=True)
     made.write(new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,12 +18,22 @@ from stratalog.log.segment.directory_state import (
     DirectoryView,
     Rename,
     SyncDir,
-    after,
     agreed,
     view_of,
 )
 
 KINDS: tuple[Kind, ...] = SEGMENT_KINDS
+
+
+def after(entries: Mapping[str, int], actions: Iterable[Action]) -> dict[str, int]:
+    """Return the listing that carrying out ``actions`` leaves."""
+    left = dict(entries)
+    for action in actions:
+        if isinstance(action, Delete):
+            left.pop(action.name, None)
+        elif isinstance(action, Rename) and action.source in left:
+            left[action.target] = left.pop(action.source)
+    return left
 
 
 def logs(entries: dict[str, int]) -> dict[str, int]:
@@ -59,8 +70,8 @@ def test_a_directory_at_rest() -> None:
     view = view_of(entries)
     assert [(s.base_offset, s.suffix, s.size) for s in view.segments] == [(0, "", 1), (10, "", 1)]
     assert [view.segments[0].file(kind) for kind in KINDS] == [file_name(0, kind) for kind in KINDS]
-    assert view.segments[1].index == file_name(10, "index")
-    assert view.segments[1].timeindex is None
+    assert view.segments[1].file("index") == file_name(10, "index")
+    assert view.segments[1].file("timeindex") is None
     assert view.leftovers == ()
     assert view.undecided == ()
     assert view.snapshots == (10, 20)
@@ -125,7 +136,7 @@ def test_a_swap_replaces_what_it_covers() -> None:
         file_name(10, "log", ".swap"),
         file_name(30, "log"),
     ]
-    assert view.segments[1].index is None, "the plain index belongs to the segment being replaced"
+    assert view.segments[1].file("index") is None, "the plain index belongs to the segment being replaced"
 
 
 def test_the_hull_of_several_swaps_counts() -> None:
@@ -170,14 +181,14 @@ def test_a_hole_is_filled_by_the_swap() -> None:
         file_name(10, "log", ".swap"),
         file_name(20, "log"),
     ]
-    assert view.segments[1].index == file_name(10, "index", ".swap")
-    assert view.segments[1].timeindex is None
+    assert view.segments[1].file("index") == file_name(10, "index", ".swap")
+    assert view.segments[1].file("timeindex") is None
 
 
 def test_a_swapped_index_beside_a_renamed_log_belongs_to_it() -> None:
     entries = {file_name(0, "log"): 1, file_name(0, "index"): 1, file_name(0, "index", ".swap"): 2}
     view = view_of(entries)
-    assert view.segments[0].index == file_name(0, "index", ".swap")
+    assert view.segments[0].file("index") == file_name(0, "index", ".swap")
     assert after(entries, view.leftovers) == {file_name(0, "log"): 1, file_name(0, "index"): 2}
 
 

@@ -13,7 +13,7 @@ import pytest
 import stratalog
 from stratalog import Record, Store, errors
 from stratalog.fs import FailingFileSystem, Fault, MemoryFileSystem
-from stratalog.log.write import buffers
+from stratalog.log.write.append import KEPT_BYTES, give_back, take_buffer
 
 NOW = 1_760_000_000_000
 
@@ -155,9 +155,9 @@ def test_threads_do_not_share_a_buffer(tmp_path: Path) -> None:
 
 
 def test_huge_buffers_are_not_kept() -> None:
-    kept = buffers.take()
-    buffers.give_back(bytearray(buffers.KEPT_BYTES + 1))
-    assert len(other := buffers.take()) <= buffers.KEPT_BYTES
+    kept = take_buffer()
+    give_back(bytearray(KEPT_BYTES + 1))
+    assert len(other := take_buffer()) <= KEPT_BYTES
     assert other is not kept
-    buffers.give_back(kept)
-    assert buffers.take() is kept
+    give_back(kept)
+    assert take_buffer() is kept

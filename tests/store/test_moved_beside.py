@@ -12,7 +12,7 @@ import stratalog
 from stratalog.fs import FileSystem, MemoryFileSystem, RealFileSystem
 from stratalog.fs.contract import FileStat
 from stratalog.log.read import follower
-from stratalog.log.segment.listing import settled_view
+from stratalog.log.segment.directory_state import settled_view
 from tests.store.pausing import PausingFileSystem, Running
 
 DIRS = ["/one", "/two"]

@@ -17,7 +17,7 @@ from stratalog.errors import NotFoundError, UnknownPartitionError
 from stratalog.fs import RealFileSystem
 from stratalog.log.read.list_offsets import offset_for_time
 from stratalog.log.read.reader import Isolation
-from stratalog.log.segment.states import segment_states
+from stratalog.log.segment.directory_state import segment_states
 from stratalog.model import SegmentInfo
 from stratalog.spark.offsets import Pair
 from stratalog.spark.options import Subscription, Where

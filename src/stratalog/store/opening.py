@@ -29,7 +29,7 @@ from stratalog.fs.contract import is_device_failure
 from stratalog.log.check.damage import UNKNOWN, Damage
 from stratalog.log.check.repair import RepairReport
 from stratalog.log.names import partition_dir
-from stratalog.log.recover.recovery import OpenAs, RecoveryReport, open_partition
+from stratalog.log.write.recovery import OpenAs, RecoveryReport, open_partition
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.catalog import Place, TopicEntry
 from stratalog.store.logdir import LogDir

@@ -48,7 +48,7 @@ from stratalog.log.clean import CleanReport
 from stratalog.log.clean.remote_compaction import Cleaned, CleaningTask
 from stratalog.log.context import Clock, LogContext, SystemClock
 from stratalog.log.names import collides
-from stratalog.log.recover.recovery import RecoveryReport
+from stratalog.log.write.recovery import RecoveryReport
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store import topic_import
 from stratalog.store.admin.control import Progress

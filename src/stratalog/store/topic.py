@@ -25,7 +25,7 @@ from stratalog.log.read.fetch import Fetched, fetch
 from stratalog.log.read.list_offsets import EpochEnd, ListedOffset
 from stratalog.log.read.lookup import read_one, record_at
 from stratalog.log.read.reader import SkipDamaged, check_isolation, check_start, read_records
-from stratalog.log.segment.states import segment_states
+from stratalog.log.segment.directory_state import segment_states
 from stratalog.log.write import produce
 from stratalog.log.write.append import append_arrow, append_records
 from stratalog.log.write.log_end import Completion, End, check_end

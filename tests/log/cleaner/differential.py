@@ -16,7 +16,7 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.format.txn_index import parse as parse_txn_index
 from stratalog.fs import RealFileSystem
 from stratalog.log.clean import CleanReport
-from stratalog.log.recover.recovery import OpenAs
+from stratalog.log.write.recovery import OpenAs
 from stratalog.testing import ManualClock, read_raw
 from stratalog.testing.raw import RawBatch
 from tests.log.cleaner.support import Log

@@ -12,10 +12,10 @@ from stratalog.fs import FileSystem, HandleCache, MemoryFileSystem
 from stratalog.log.clean import CleanReport, clean
 from stratalog.log.context import LogContext
 from stratalog.log.policy.cleaning import Cleanable
-from stratalog.log.recover.recovery import OpenAs, open_partition
 from stratalog.log.write.append import append_records
 from stratalog.log.write.produce import append_batches, append_marker
 from stratalog.log.write.producers import MarkerType
+from stratalog.log.write.recovery import OpenAs, open_partition
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.testing import ManualClock, read_raw
 from stratalog.testing.raw import RawBatch

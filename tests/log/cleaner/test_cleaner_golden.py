@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.log.recover.recovery import OpenAs
+from stratalog.log.write.recovery import OpenAs
 from tests.log.cleaner.differential import assert_same, checkpoint, clean_copy, comparable, moment_of, raw_of
 from tests.log.cleaner.support import compacted
 

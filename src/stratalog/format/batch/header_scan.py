@@ -248,6 +248,37 @@ def peek(header: Buffer) -> Peek | None:
     return _new_tuple(Peek, (base_offset, length + 12, base_offset + delta, max_timestamp))
 
 
+_LENGTH = struct.Struct(">8xi")
+_PLACE = struct.Struct(">qii")  # base offset, length, leader epoch: outside the CRC
+_PRODUCER = struct.Struct(">qhi")  # producer id, epoch, base sequence
+_CRC = struct.Struct(">I")
+
+
+def size_of(header: Buffer) -> int | None:
+    """Return a batch's size by its length field alone; None when that is cut short or too small."""
+    length = _LENGTH.unpack_from(header)[0] if len(header) >= _LENGTH.size else 0
+    return length + 12 if length >= HEADER_SIZE - 12 else None
+
+
+def find_magic(data: bytes, start: int) -> int:
+    """Return the first place from ``start`` on where a header's magic byte fits; -1 when there is none."""
+    return max(data.find(bytes([MAGIC]), start + 16) - 16, -1)
+
+
+def place(header: Buffer, base_offset: int, leader_epoch: int) -> bytes:
+    """Return the first bytes of a batch with another base offset and leader epoch; no CRC covers them."""
+    return _PLACE.pack(base_offset, _LENGTH.unpack_from(header)[0], leader_epoch)
+
+
+def set_producer(
+    batch: bytearray | memoryview, producer_id: int, producer_epoch: int, base_sequence: int
+) -> None:
+    """Set the producer of a whole batch in place, and its CRC."""
+    _PRODUCER.pack_into(batch, 43, producer_id, producer_epoch, base_sequence)
+    with memoryview(batch) as view:
+        _CRC.pack_into(batch, 17, kernel.crc32c(view[21:]))
+
+
 def as_view(buf: Buffer) -> memoryview:
     """``buf`` as a flat view of unsigned bytes."""
     view = memoryview(buf)

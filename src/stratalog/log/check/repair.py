@@ -27,13 +27,9 @@ from stratalog.log.check.segment_check import CheckedSegment
 from stratalog.log.check.verify import check_files, check_segments, verify_partition
 from stratalog.log.context import LogContext
 from stratalog.log.read.follower import PartitionFollower
-from stratalog.log.segment.directory_state import view_of
-from stratalog.log.segment.identity import owner_of
-from stratalog.log.segment.listing import list_files, run_actions, swap_end
-from stratalog.log.segment.scanning import SCAN_BYTES, scan_file
-from stratalog.log.segment.segment import Segment
-from stratalog.log.segment.sidecars import Sidecars
-from stratalog.log.write.tail_file import read_tail
+from stratalog.log.segment.directory_state import list_files, run_actions, swap_end, view_of
+from stratalog.log.segment.segment import SCAN_BYTES, Segment, owner_of, scan_file
+from stratalog.log.write.sync import read_tail
 
 RepairAction = Literal["rebuild-indexes", "drop-damaged", "truncate"]
 ACTIONS: tuple[RepairAction, ...] = get_args(RepairAction)
@@ -172,7 +168,7 @@ class _Repair:
             return
         end = segment.next_offset if following is None else following.segment.base_offset
         known = checked.seal
-        made = Sidecars.of(segment, self.config.index_interval_bytes, keyed="keyindex" in wrong)
+        made = segment.derive(self.config.index_interval_bytes, keyed="keyindex" in wrong)
         made.seal = replace(
             made.seal,
             contiguous=made.seal.contiguous
@@ -220,7 +216,7 @@ class _Repair:
         segment = checked.segment
         path, seal = segment.path("seal"), checked.seal
         if seal is None:
-            seal = Sidecars.of(segment, self.config.index_interval_bytes, keyed=False).seal
+            seal = segment.derive(self.config.index_interval_bytes, keyed=False).seal
         self._do(
             f"{path}: accepts the gap behind the segment, offsets {_offsets(lost)}",
             lambda: self.fs.write_atomic(path, seals.pack(replace(seal, contiguous=False))),
@@ -380,7 +376,7 @@ class _Repair:
             _copy(source.pread, copy.pwrite, good)
             copy.sync()
         keyed = self.config.key_index_enable or self.fs.exists(old.path("keyindex"))
-        made = Sidecars.of(new, self.config.index_interval_bytes, keyed=keyed)
+        made = new.derive(self.config.index_interval_bytes, keyed=keyed)
         # Not contiguous: a reader must not take the gap for damage, and checks block CRCs instead.
         made.seal = replace(
             made.seal, contiguous=False, cleaned=checked.seal is not None and checked.seal.cleaned

@@ -26,11 +26,10 @@ from stratalog.fs import File
 from stratalog.log.check.damage import UNKNOWN, Damage, derived_damage, reason_of
 from stratalog.log.check.resync import resume
 from stratalog.log.read.archived_segment import ArchivedSegment
-from stratalog.log.segment.scanning import SCAN_BYTES
-from stratalog.log.segment.segment import Segment
+from stratalog.log.segment.segment import SCAN_BYTES, Segment
 from stratalog.log.write.active import ActiveSegment
 from stratalog.log.write.active_keys import ActiveKeyIndex
-from stratalog.log.write.tail_file import read_tail
+from stratalog.log.write.sync import read_tail
 
 _POSITION, _BASE, _LAST, _COUNT, _ATTRIBUTES, _NEWEST, _OLDEST = 0, 2, 3, 4, 6, 9, 10
 """Columns of a scan's table."""

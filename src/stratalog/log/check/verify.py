@@ -28,13 +28,10 @@ from stratalog.log.names import MAX_OFFSET, SNAPSHOT, TAIL, parse_file
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.gaps import lost_behind, missing_between
 from stratalog.log.read.reader import LogView
-from stratalog.log.recover.producer_replay import load_snapshot
-from stratalog.log.segment.identity import owner_of
-from stratalog.log.segment.listing import list_files
-from stratalog.log.segment.scanning import scan_file
-from stratalog.log.segment.segment import Segment
-from stratalog.log.write.producers import ProducerBatch
-from stratalog.log.write.tail_file import read_tail
+from stratalog.log.segment.directory_state import list_files
+from stratalog.log.segment.segment import Segment, owner_of, scan_file
+from stratalog.log.write.producers import ProducerBatch, load_snapshot
+from stratalog.log.write.sync import read_tail
 
 Check = Callable[[int], CheckedSegment | None]
 

@@ -30,9 +30,10 @@ from stratalog.config import TopicConfig
 from stratalog.errors import ConfigError, FormatError
 from stratalog.format import batch as batches
 from stratalog.format import producer_snapshot
-from stratalog.format.batch.filter import Filtered, KeyMap, build
+from stratalog.format.batch.filter import Filtered, build
 from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn
+from stratalog.kernel._keys import KeyMap
 from stratalog.log.check.damage import Damage
 from stratalog.log.clean.rewriting import (
     DamagedSegmentError,

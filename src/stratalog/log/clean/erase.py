@@ -21,10 +21,11 @@ from stratalog import kernel
 from stratalog.errors import FormatError
 from stratalog.format import batch as batches
 from stratalog.format.batch import HEADER_SIZE, Stop
-from stratalog.format.batch.filter import DropSet, Filtered, filter_batches
+from stratalog.format.batch.filter import Filtered, filter_batches
 from stratalog.format.keyindex import KeyIndexReader
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import FileSystem
+from stratalog.kernel._keys import DropSet
 from stratalog.log.check.damage import Damage
 from stratalog.log.clean.rewriting import (
     DamagedSegmentError,

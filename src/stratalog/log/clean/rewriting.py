@@ -30,8 +30,7 @@ from stratalog.log import names
 from stratalog.log.check.damage import UNKNOWN, Damage, derived_damage, reason_of
 from stratalog.log.context import LogContext
 from stratalog.log.read.chunks import FULL_CHUNK, Chunk, read_chunks
-from stratalog.log.segment.identity import owner_of
-from stratalog.log.segment.segment import Segment, Start
+from stratalog.log.segment.segment import Segment, Start, owner_of
 from stratalog.log.segment.sidecars import Sidecars
 
 PAUSE_S = 0.1

@@ -25,13 +25,13 @@ from stratalog.format.batch.filter import (
     KEEP_EMPTY,
     START_HORIZON,
     Filtered,
-    KeyMap,
     due_tombstones,
     filter_batches,
     transaction_rows,
 )
 from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn
+from stratalog.kernel._keys import KeyMap
 from stratalog.log.read.chunks import Chunk
 from stratalog.log.segment.segment import Segment
 

@@ -102,9 +102,6 @@ class ArchivedSegment(Segment):
         """When its log was last written to, before it went to the archive."""
         return self.source.modified_ms
 
-    def _read_sidecar(self, kind: str, **limit: int) -> bytes | None:
-        return self.source.read(kind)
-
     def owner(self) -> PartitionId:
         # The manifest vouches for the object; a restored topic may have another id than its archive.
         return PartitionId(partition=self.partition)
@@ -112,7 +109,7 @@ class ArchivedSegment(Segment):
     def inode(self) -> int:
         return self.serial  # objects never change
 
-    def sidecar(self, kind: str) -> bytes | None:
+    def sidecar(self, kind: str, *, limit: int = 1 << 40) -> bytes | None:
         return self.source.read(kind)
 
     def _load_aborted(self) -> tuple[tuple[AbortedTxn, ...], int]:

@@ -31,15 +31,11 @@ from stratalog.fs import FileStat
 from stratalog.log.context import LogContext
 from stratalog.log.names import MAX_OFFSET, TAIL, segment_name
 from stratalog.log.read.reader import MAX_RELISTS, Isolation, or_gone
-from stratalog.log.recover.producer_replay import load_snapshot, replay
-from stratalog.log.segment.directory_state import SegmentFiles
-from stratalog.log.segment.identity import owner_of
-from stratalog.log.segment.listing import settled_view
-from stratalog.log.segment.scanning import scan_file
-from stratalog.log.segment.segment import Segment
-from stratalog.log.write.producers import ProducerState
+from stratalog.log.segment.directory_state import SegmentFiles, settled_view
+from stratalog.log.segment.segment import Segment, owner_of, scan_file
+from stratalog.log.write.producers import ProducerState, load_snapshot, replay
 from stratalog.log.write.segment_list import aborted_in, of_segments, with_cold
-from stratalog.log.write.tail_file import read_tail
+from stratalog.log.write.sync import read_tail
 from stratalog.model import SegmentInfo, SegmentState
 
 POLL_S = 0.01

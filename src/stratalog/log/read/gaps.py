@@ -25,8 +25,7 @@ from stratalog.errors import CorruptionError, FormatError
 from stratalog.format import checkpoints
 from stratalog.log.check.damage import UNKNOWN, Damage
 from stratalog.log.names import segment_name
-from stratalog.log.segment.scanning import scan_file
-from stratalog.log.segment.segment import Segment
+from stratalog.log.segment.segment import Segment, scan_file
 
 
 def check_complete(segments: Sequence[Segment], start: int, end: int) -> None:

@@ -1,4 +1,7 @@
-"""What a partition directory means: one pure function of its listing, for readers and for recovery.
+"""A partition directory: listing it, what a listing means, and settling what a crash left in it.
+
+`view_of` is a pure function of a listing, for readers and for recovery; the rest of the module reads and
+changes the directory.
 
 A directory can be caught at any step of a replacement, Kafka's or ours:
 
@@ -13,20 +16,26 @@ are all still there. With no such ``.cleaned`` the ``.swap`` files are whole and
 Kafka's LogLoader; where its own renames go in any order, ours go up and are separated by directory
 syncs, so that a crash between two of them is not the beginning of a loss.
 
-`view_of` touches no disk. Recovery carries ``leftovers`` out in order; stopped after any of them, and after
-a power cut that kept any of what was not yet behind a `SyncDir`, a new listing leads to the same end.
-Readers only look at ``segments``, and serve from each only offsets below the next one's base: then what
-they see is right at every step, even while a replaced segment and its replacement are both in sight.
+Recovery carries out ``leftovers`` in order; stopped after any of them, and after a power cut that kept any of
+what was not yet behind a `SyncDir`, a new listing leads to the same end. Readers only look at ``segments``,
+and serve from each only offsets below the next one's base: then what they see is right at every step, even
+while a replaced segment and its replacement are both there.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
+from stratalog.errors import CorruptionError, StorageError
+from stratalog.fs import FileStat, FileSystem
 from stratalog.log import names
-from stratalog.log.names import FileName, Kind, file_name, parse_file
+from stratalog.log.context import LogContext
+from stratalog.log.names import SWAP, FileName, Kind, file_name, parse_file, segment_name
+from stratalog.log.segment.segment import Segment, scan_file
+from stratalog.model import SegmentInfo, SegmentState
 
 
 class Delete(NamedTuple):
@@ -51,45 +60,25 @@ Action = Delete | Rename | SyncDir
 
 @dataclass(frozen=True, slots=True)
 class SegmentFiles:
-    """The files of one segment under their names of the moment.
+    """The files of one segment under their current names. ``suffix`` and ``size`` are those of the ``.log``.
 
-    While ``.swap`` is being taken off, the ``.log`` may have lost it and an index still carry it, so each
-    file is named by itself; None where there is none. ``suffix`` and ``size`` are those of the ``.log``.
+    While ``.swap`` is being taken off, the ``.log`` may have lost it and an index may still have it.
     """
 
     base_offset: int
     suffix: str
     size: int
     log: str
-    index: str | None = None
-    timeindex: str | None = None
-    txnindex: str | None = None
-    seal: str | None = None
-    keyindex: str | None = None
+    sidecars: Mapping[Kind, str] = field(default_factory=dict)
 
     @property
     def swapping(self) -> bool:
         """The log has its name already, a sidecar not yet."""
-        names_now = (self.index, self.timeindex, self.txnindex, self.seal, self.keyindex)
-        return not self.suffix and any(name is not None and name.endswith(names.SWAP) for name in names_now)
+        return not self.suffix and any(name.endswith(names.SWAP) for name in self.sidecars.values())
 
     def file(self, kind: Kind) -> str | None:
-        """The current name of this segment's file of that kind."""
-        match kind:
-            case "log":
-                return self.log
-            case "index":
-                return self.index
-            case "timeindex":
-                return self.timeindex
-            case "txnindex":
-                return self.txnindex
-            case "seal":
-                return self.seal
-            case "keyindex":
-                return self.keyindex
-            case _:
-                return None
+        """Return the current name of this segment's file of that kind; None when it has none."""
+        return self.log if kind == names.LOG else self.sidecars.get(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +86,14 @@ class DirectoryView:
     """What a listing means.
 
     ``segments``  ascending; see `view_of` for what ``.swap`` files do to it.
-    ``leftovers`` what recovery must do, in order; empty for a directory at rest.
-    ``undecided`` base offsets of valid ``.swap`` segments whose offset range was not told: ``leftovers``
-                  then stops before them, and recovery must ask again with ``next_offset_of``.
+    ``leftovers`` what recovery must do, in order; empty when nothing was cut short.
+    ``undecided`` base offsets of valid ``.swap`` segments whose end is not known: ``leftovers`` stops before
+                  them, and recovery must call again with ``next_offset_of``.
     ``snapshots`` offsets of the producer snapshots that stay, ascending.
     ``cleaning``  base offsets of replacements being written (``.cleaned``) or swapped in (``.swap``).
-    ``deleted``   the ``.log`` files that wait for their removal.
-    ``torn``      what crashes left behind a cut; never touched.
-    ``unknown``   names that are none of ours; never touched.
+    ``deleted``   the ``.log`` files that wait for removal.
+    ``torn``      bytes that recovery cut off; never touched.
+    ``unknown``   other names; never touched.
     """
 
     segments: tuple[SegmentFiles, ...]
@@ -123,20 +112,20 @@ _Files = dict[Kind, str]  # kind -> name
 def view_of(
     entries: Mapping[str, int], next_offset_of: Callable[[int], int | None] | None = None
 ) -> DirectoryView:
-    """The meaning of a listing: ``entries`` maps the names of plain files to their sizes.
+    """Return the meaning of a listing: ``entries`` maps the names of plain files to their sizes.
 
-    ``next_offset_of(base)`` tells where a valid ``.swap`` segment ends (its last offset plus one; None when
-    it cannot be told): plain segments whose base lies between the first swap's base and the furthest end
-    are the ones being replaced. What it raises passes through, and nothing has been changed then.
+    ``next_offset_of(base)`` returns where a valid ``.swap`` segment ends (its last offset plus one; None if
+    unknown): plain segments whose base lies between the first swap's base and the furthest end are the ones
+    being replaced. Its errors pass through; nothing has been changed then.
 
-    With it, ``segments`` is the log as it will be when ``leftovers`` has been carried out, under the names
-    of now. Without it, ``segments`` is what can be served now: a plain ``.log`` where there is one, else the
-    valid ``.swap`` that fills the hole its deletion left.
+    With it, ``segments`` is the log after ``leftovers`` has been carried out, under its current names.
+    Without it, ``segments`` is what can be served now: a plain ``.log`` if there is one, else the valid
+    ``.swap`` that fills the hole its deletion left.
     """
     plain: dict[int, _Files] = {}
     swap: dict[int, _Files] = {}
     cleaned: list[FileName] = []
-    doomed: list[str] = []  # .deleted and .tmp: rubbish by their name alone
+    doomed: list[str] = []  # .deleted and .tmp
     snapshots: list[int] = []
     deleted: list[FileName] = []
     torn: list[FileName] = []
@@ -196,13 +185,12 @@ def view_of(
 
 
 def agreed(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int] | None:
-    """What can be trusted of two listings, taken one after the other; None when they contradict each other.
+    """Return what two listings, taken one after the other, agree on; None when they contradict each other.
 
-    A listing is not a snapshot: a file renamed meanwhile can be missed or seen twice. Two that agree in
-    every segment file's name and size can be trusted. The last segment of the first one may grow, be sealed
-    and be followed by others meanwhile: what is new is left out, so that a log that rolls faster than its
-    directory is listed can be read. A replacement that is being written counts when one is being swapped in.
-    Other names do not matter.
+    A listing is not a snapshot: a file renamed meanwhile can be missed or seen twice. Two that agree in every
+    segment file's name and size can be trusted. The last segment of the first one may grow, be sealed and be
+    followed by others: new files are left out, so that a log that rolls faster than its directory is listed
+    can be read. A replacement that is being written only counts while another one is being swapped in.
     """
     names_of_both = [*first, *second]
     last = max((int(name[:20]) for name in first if name[20:] == ".log" and name[:20].isdigit()), default=-1)
@@ -222,22 +210,11 @@ def agreed(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int
     return found
 
 
-def after(entries: Mapping[str, int], actions: Iterable[Action]) -> dict[str, int]:
-    """The listing that carrying out ``actions`` leaves: for previews and tests."""
-    left = dict(entries)
-    for action in actions:
-        if isinstance(action, Delete):
-            left.pop(action.name, None)
-        elif isinstance(action, Rename) and action.source in left:
-            left[action.target] = left.pop(action.source)
-    return left
-
-
 class _Plan:
     """Actions in phases, a directory sync before, between and after them.
 
-    The first one matters too: what the listing shows was perhaps never synced by whoever died, and no
-    old file may go before the renames that made it superfluous are known to be on disk.
+    The first sync matters too: the process that died may not have synced the renames that the listing shows,
+    and no old file may be removed before the renames that replaced it are on disk.
     """
 
     def __init__(self) -> None:
@@ -253,14 +230,14 @@ class _Plan:
 
 
 def _in_order(files: _Files) -> list[str]:
-    """The names, the log's first."""
+    """Return the names, the log's first."""
     return [files[kind] for kind in names.SEGMENT_KINDS if kind in files]
 
 
 def _servable(
     entries: Mapping[str, int], plain: Mapping[int, _Files], swap: Mapping[int, _Files]
 ) -> tuple[SegmentFiles, ...]:
-    """What a reader can open right now, not knowing how far the swaps reach.
+    """Return what a reader can open now, without knowing how far the swaps reach.
 
     Old segments are renamed away from the lowest up and a replacement has the base of the lowest: while
     the plain ``.log`` of a base is there, all the old ones are, and they are as good as the new.
@@ -310,7 +287,7 @@ def _complete(
 
 
 def _segment(entries: Mapping[str, int], base: int, old: _Files, new: _Files) -> SegmentFiles:
-    """One segment out of plain and ``.swap`` files of its base.
+    """Return one segment out of the plain and ``.swap`` files of its base.
 
     Beside a ``.log.swap`` only ``.swap`` files belong to it. Beside a plain ``.log`` a ``.swap`` file is one
     whose log was renamed a moment ago, and beats a plain one.
@@ -318,25 +295,16 @@ def _segment(entries: Mapping[str, int], base: int, old: _Files, new: _Files) ->
     swapped = names.LOG in new
     found = new if swapped else old | new if new else old
     log = new[names.LOG] if swapped else old[names.LOG]
-    return SegmentFiles(
-        base_offset=base,
-        suffix=names.SWAP if swapped else "",
-        size=entries[log],
-        log=log,
-        index=found.get("index"),
-        timeindex=found.get("timeindex"),
-        txnindex=found.get("txnindex"),
-        seal=found.get("seal"),
-        keyindex=found.get("keyindex"),
-    )
+    sidecars: _Files = {kind: name for kind, name in found.items() if kind != names.LOG}
+    return SegmentFiles(base, names.SWAP if swapped else "", entries[log], log, sidecars)
 
 
 def _settle_snapshots(snapshots: list[int], segments: tuple[SegmentFiles, ...], plan: _Plan) -> list[int]:
-    """Kafka's rule for producer snapshots without a segment: only the last one stays, and only when it is
+    """Apply Kafka's rule for producer snapshots without a segment: only the last one stays, and only if it is
     not below the last segment (a clean stop writes one at the log's end).
 
-    Unlike Kafka we keep the snapshot at the base of a replaced segment: it tells what was before that
-    offset, which no replacement changes.
+    Unlike Kafka we keep the snapshot at the base of a replaced segment: no replacement changes the state
+    before that offset.
     """
     bases = {segment.base_offset for segment in segments}
     strays = [offset for offset in snapshots if offset not in bases]
@@ -348,10 +316,147 @@ def _settle_snapshots(snapshots: list[int], segments: tuple[SegmentFiles, ...], 
 
 
 def _of_segment(name: str) -> FileName | None:
-    """A file that makes a difference to ``segments``; not a snapshot, a torn, unfinished or deleted one."""
+    """Parse a name that affects ``segments``; None for a snapshot, a torn, unfinished or deleted file."""
     parsed = parse_file(name)
     if parsed is None or parsed.kind not in names.SEGMENT_KINDS:
         return None
     if parsed.suffix in (names.TMP, names.DELETED):
         return None
     return parsed
+
+
+LISTING_TRIES = 100
+LISTING_S = 10.0
+"""How often and how long a directory is listed, at least, before `UnsettledError`."""
+
+
+def list_stats(fs: FileSystem, directory: str) -> dict[str, FileStat]:
+    """Return the plain files in a partition directory by name, without those that vanish meanwhile."""
+    found = {}
+    for name in fs.list_dir(directory):
+        try:
+            stat = fs.stat(f"{directory}/{name}")
+        except FileNotFoundError:
+            continue
+        if not stat.is_dir:
+            found[name] = stat
+    return found
+
+
+def list_files(fs: FileSystem, directory: str) -> dict[str, int]:
+    """Return names and sizes of the plain files in a partition directory."""
+    return {name: stat.size for name, stat in list_stats(fs, directory).items()}
+
+
+class UnsettledError(StorageError):
+    """A directory changed faster than it could be listed."""
+
+
+def settled_listing(fs: FileSystem, directory: str) -> tuple[dict[str, int], dict[str, FileStat]]:
+    """Return names and sizes that two listings in a row agree on, and every file's stat."""
+    before, tries, began_s = list_files(fs, directory), 0, time.monotonic()
+    while tries < LISTING_TRIES or time.monotonic() - began_s < LISTING_S:
+        stats = list_stats(fs, directory)
+        now = {name: stat.size for name, stat in stats.items()}
+        found = agreed(before, now)
+        if found is not None:
+            return found, stats
+        before, tries = now, tries + 1
+    raise UnsettledError(f"{directory}: changes too fast to be listed; try again")
+
+
+def settled_view(fs: FileSystem, directory: str) -> tuple[DirectoryView, dict[str, FileStat]]:
+    """Return the meaning of two listings in a row that agree, and every file's stat."""
+    entries, stats = settled_listing(fs, directory)
+    return view_of(entries), stats
+
+
+def run_actions(context: LogContext, directory: str, actions: Iterable[Action]) -> None:
+    """Carry out the leftovers of a view. Stopped anywhere, a new view leads to the same end."""
+    for action in actions:
+        if isinstance(action, Delete):
+            context.handles.forget(f"{directory}/{action.name}")
+            try:
+                context.fs.remove(f"{directory}/{action.name}")
+            except FileNotFoundError:
+                continue
+        elif isinstance(action, Rename):
+            source, target = f"{directory}/{action.source}", f"{directory}/{action.target}"
+            context.handles.forget(source)
+            context.handles.forget(target)
+            try:
+                context.fs.rename(source, target)
+            except FileNotFoundError:
+                continue
+        else:
+            context.fs.sync_dir(directory)
+
+
+def swap_end(context: LogContext, directory: str, base_offset: int) -> int:
+    """Read a `.swap` segment and return the offset after its last record.
+
+    Raise CorruptionError if any byte of it is damaged: then it must not replace anything.
+    """
+    path = f"{directory}/{segment_name(base_offset)}.log{SWAP}"
+    segment = Segment(context, directory, "", 0, base_offset, size=context.fs.stat(path).size, suffix=SWAP)
+    end, position = base_offset, 0
+    with segment.open_log() as file:
+        for at, _, scan in scan_file(file, 0, segment.size, check_crc=True):
+            if scan.n:
+                end, position = scan.last_offset + 1, at + scan.end
+    segment.forget()
+    if position < segment.size:
+        raise CorruptionError(
+            "a segment waiting to be swapped in is damaged; the ones it replaces are still there: remove the"
+            " .swap files to keep those",
+            path=segment.path(),
+            position=position,
+        )
+    return end
+
+
+class _Partition(Protocol):
+    @property
+    def context(self) -> LogContext: ...
+    @property
+    def directory(self) -> str: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    def segment_infos(self) -> list[SegmentInfo]: ...
+
+
+def segment_states(log: _Partition, *, deleted: bool = False) -> list[SegmentInfo]:
+    """Return every segment of the log, in order; with ``deleted`` also those that wait for removal.
+
+    A segment whose replacement is being written or swapped in is COMPACTING. A deleted one ends at the next
+    base offset, of a deleted segment or a live one.
+    """
+    infos = log.segment_infos()
+    listing = list_files(log.context.fs, log.directory)
+    view = view_of(listing)
+    found = [
+        replace(info, state=SegmentState.COMPACTING)
+        if info.base_offset in view.cleaning and info.state in (SegmentState.SEALED, SegmentState.COMPACTED)
+        else info
+        for info in infos
+    ]
+    if not deleted or not view.deleted:
+        return found
+    bases = sorted({file.base_offset for file in view.deleted} | {info.base_offset for info in infos})
+    gone = [
+        SegmentInfo(
+            topic=log.topic,
+            partition=log.partition,
+            base_offset=file.base_offset,
+            next_offset=next((base for base in bases if base > file.base_offset), file.base_offset),
+            state=SegmentState.DELETED,
+            size_bytes=listing[file.name],
+            path=f"{log.directory}/{file.name}",
+        )
+        for file in view.deleted
+    ]
+    return sorted(
+        [*gone, *found], key=lambda info: (info.base_offset, info.state is not SegmentState.DELETED)
+    )

@@ -1,9 +1,9 @@
 """One segment: a `.log` file, its Kafka indexes and our sidecars, for reading.
 
-A sealed segment never changes; it is only ever replaced whole (compaction) or removed. The indexes
-carry no checksum, so they are trusted only as far as the log confirms them: a lookup says which batch
-must be found at a position, and the reader that finds another one asks for a rebuild. The `.seal`
-carries its own checksum and speaks for the log: its size, its contiguity, its blocks.
+A sealed segment never changes; it is only replaced whole (compaction) or removed. The indexes have no
+checksum, so they are trusted only as far as the log confirms them: a lookup names the batch that must be at a
+position, and a reader that finds another one asks for a rebuild. The `.seal` has its own checksum and
+describes the log: its size, its contiguity, its blocks.
 
 Crash policy: everything but the `.log` is derived and can be rebuilt from it.
 """
@@ -18,22 +18,78 @@ from typing import NamedTuple
 from stratalog import kernel
 from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError, UnsupportedFormat
 from stratalog.format import batch as batches
-from stratalog.format.identity import PartitionId
+from stratalog.format.batch import Scan, Stop
+from stratalog.format.identity import NO_TOPIC_ID, PartitionId
 from stratalog.format.indexes import OffsetIndex, TimeIndex
+from stratalog.format.metadata import parse_partition_metadata
 from stratalog.format.seal import Seal
 from stratalog.format.seal import parse as parse_seal
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.format.txn_index import parse as parse_txn_index
-from stratalog.fs import File
+from stratalog.fs import File, FileSystem
+from stratalog.fs.contract import READ_FILE_LIMIT_BYTES
 from stratalog.log.context import LogContext
-from stratalog.log.names import MAX_OFFSET, SWAP, segment_name
-from stratalog.log.segment.identity import owner_of
-from stratalog.log.segment.scanning import scan_file
+from stratalog.log.names import MAX_OFFSET, PARTITION_METADATA, SWAP, segment_name
+from stratalog.log.segment.sidecars import Sidecars
 from stratalog.model import SegmentInfo, SegmentState
+
+SCAN_BYTES = 1 << 20
+"""How much of a log is read at a time where speed, not latency, matters: what fits a core's cache."""
+
+
+class Scanned(NamedTuple):
+    """Whole batches found in ``data``, which was read at ``position``; valid until the next one."""
+
+    position: int
+    data: memoryview
+    scan: Scan
+
+
+def scan_file(
+    file: File, position: int, end: int, *, check_crc: bool = False, expect: int | None = None
+) -> Iterator[Scanned]:
+    """Yield chunks of whole batches from ``position`` to ``end``, up to the first that is wrong.
+
+    With ``expect`` the first batch must have that base offset and all must be contiguous. If the walk ends
+    early, also because the file is shorter than ``end``, the last item has no batch (``scan.n == 0``) and the
+    cause is in ``scan.stop`` and ``scan.reason``.
+    """
+    needed = 0
+    buffer = bytearray(min(SCAN_BYTES, max(end - position, 0)))
+    while position < end:
+        want = min(max(SCAN_BYTES, needed), end - position)
+        if len(buffer) < want:
+            buffer = bytearray(want)
+        view = memoryview(buffer)[:want]
+        data = view[: file.pread_into(view, position)]
+        scan = batches.scan(data, check_crc=check_crc, expect=expect)
+        if scan.n == 0:
+            if scan.stop is Stop.PARTIAL and len(data) == want and want < scan.needed <= end - position:
+                needed = scan.needed
+                continue
+            yield Scanned(position, data, scan)
+            return
+        yield Scanned(position, data, scan)
+        position += scan.end
+        needed = 0
+        if expect is not None:
+            expect = scan.last_offset + 1
+
+
+def owner_of(fs: FileSystem, directory: str, partition: int) -> PartitionId:
+    """Return the identity of a partition directory; its topic id is zero when `partition.metadata` has none.
+
+    Read at each call: a topic may be deleted and created again under the same name while readers run.
+    """
+    try:
+        topic_id = parse_partition_metadata(fs.read_file(f"{directory}/{PARTITION_METADATA}")).bytes
+    except (FileNotFoundError, NotADirectoryError, FormatError):
+        topic_id = NO_TOPIC_ID
+    return PartitionId(topic_id, partition)
 
 
 class Start(NamedTuple):
-    """Where to begin reading: the position of a batch and, when an index said so, its last offset."""
+    """Where to begin reading: the position of a batch and, if it came from an index, its last offset."""
 
     position: int
     last_offset: int | None
@@ -83,17 +139,17 @@ class Segment:
         self._name = segment_name(base_offset)
         self.suffix = suffix
         self.deleted = False
-        """The topic was deleted: another one may have files of these names."""
+        """The topic was deleted: files of these names may belong to another topic."""
         self.swapping = False
-        """The log has lost its ``.swap`` and a sidecar perhaps not yet: another process is at it."""
+        """The log has lost its ``.swap`` and a sidecar perhaps not yet: another process is swapping."""
         self.unsynced = False
-        """Another process may not have synced its sidecars: after a power cut they are what came through."""
+        """Another process may not have synced its sidecars: a power cut may have left parts of them."""
         self.serial = next(_serials)
-        """What is cached of this segment goes by it: after a swap the same path is another file."""
+        """The key of cached data: after a swap the same path is another file."""
         self.size = size
         """Bytes that may be read. Grows for an active segment, after the bytes are written."""
         self.next_offset = next_offset
-        """The first offset that is certainly not in here; None when only a scan could tell."""
+        """The first offset that is certainly not in this segment; None when only a scan could tell."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path()} {self.size} bytes>"
@@ -105,7 +161,7 @@ class Segment:
 
     @contextmanager
     def open_log(self) -> Iterator[File]:
-        """The log file, pinned while in use."""
+        """Pin the log file while it is in use."""
         file = self.pin_log()
         try:
             yield file
@@ -113,20 +169,20 @@ class Segment:
             self.unpin_log(file)
 
     def pin_log(self) -> File:
-        """Return the log file, open until `unpin_log`, whatever happens to its name meanwhile."""
+        """Return the log file, open until `unpin_log`, even if it is renamed or removed meanwhile."""
         file = self.context.handles.acquire(self.path(), "r")
-        if self.deleted:  # this may be the file of another topic of that name
+        if self.deleted:
             self.context.handles.release(file)
             raise FileNotFoundError(self.path())
         return file
 
     def unpin_log(self, file: File) -> None:
-        """Let a file of `pin_log` go, once."""
+        """Release a file of `pin_log`, once."""
         self.context.handles.release(file)
 
     @contextmanager
     def open_keyindex(self) -> Iterator[File]:
-        """The `.keyindex`, pinned likewise; FileNotFoundError when there is none."""
+        """Pin the `.keyindex` likewise; FileNotFoundError when the segment has none."""
         with self.context.handles.pinned(self.path("keyindex")) as file:
             yield file
 
@@ -135,41 +191,31 @@ class Segment:
         self.context.handles.forget(self.path())
         self.context.cache.forget(self.serial)
 
-    def _read_sidecar(self, kind: str) -> bytes | None:
-        for name in self._sidecar_names(kind):
+    def sidecar(self, kind: str, *, limit: int = 1 << 40) -> bytes | None:
+        """Return the bytes of a derived file; None when there is none."""
+        path = self.path(kind)
+        for name in (path, path + SWAP, path) if self.swapping else (path,):
             with suppress(FileNotFoundError):
-                return self.context.fs.read_file(name)
+                return self.context.fs.read_file(name, limit)
         return None
 
-    def _sidecar_names(self, kind: str) -> tuple[str, ...]:
-        """Where to look for a sidecar, in this order."""
-        path = self.path(kind)
-        return (path, path + SWAP, path) if self.swapping else (path,)
-
     def inode(self) -> int:
-        """Which file the log is, so that a replacement is noticed; FileNotFoundError when it is gone."""
+        """Return the log's inode, so that a replacement is noticed; FileNotFoundError when it is gone."""
         return self.context.fs.stat(self.path()).inode
 
     def owner(self) -> PartitionId:
-        """Return the partition that its seal must name."""
+        """Return the partition that the seal must name."""
         return owner_of(self.context.fs, self.directory, self.partition)
-
-    def sidecar(self, kind: str) -> bytes | None:
-        """A derived file as it is, however large; None when there is none."""
-        for name in self._sidecar_names(kind):
-            with suppress(FileNotFoundError):
-                return self.context.fs.read_file(name, limit=1 << 40)
-        return None
 
     # -- sidecars ------------------------------------------------------------------------------
 
     @property
     def seal(self) -> Seal | None:
-        """The seal, when there is one and it can be read. One that contradicts the log is corruption."""
+        """The seal if it exists and can be read. CorruptionError if it contradicts the log."""
         return self.context.cache.get(self.serial, "seal", self._load_seal)
 
     def _load_seal(self) -> tuple[Seal | None, int]:
-        data = self._read_sidecar("seal")
+        data = self.sidecar("seal", limit=READ_FILE_LIMIT_BYTES)
         if data is None:
             return None, 0
         try:
@@ -192,6 +238,16 @@ class Segment:
             )
         return seal, len(data)
 
+    def seal_of(self, size: int) -> Seal | None:
+        """Return the seal on disk if it is valid, names this segment and covers exactly ``size`` bytes."""
+        try:
+            seal = parse_seal(self.context.fs.read_file(self.path("seal")))
+        except (FileNotFoundError, FormatError):
+            return None
+        if seal.size_bytes != size or seal.stranger(self.owner(), self.base_offset):
+            return None
+        return seal
+
     @property
     def contiguous(self) -> bool:
         """True when every offset from base to end must be there: then a gap is damage."""
@@ -202,7 +258,7 @@ class Segment:
         return self.context.cache.get(self.serial, "index", self._load_offset_index)
 
     def _load_offset_index(self) -> tuple[OffsetIndex, int]:
-        data = self._read_sidecar("index")
+        data = self.sidecar("index", limit=READ_FILE_LIMIT_BYTES)
         if data is not None:
             try:
                 return OffsetIndex.parse(data, self.base_offset, self.size), len(data)
@@ -216,7 +272,8 @@ class Segment:
 
     def _load_time_index(self) -> tuple[TimeIndex, int]:
         # Half of a time index looks like a whole one.
-        data = None if self.unsynced and self.seal is None else self._read_sidecar("timeindex")
+        unsure = self.unsynced and self.seal is None
+        data = None if unsure else self.sidecar("timeindex", limit=READ_FILE_LIMIT_BYTES)
         if data is not None:
             try:
                 index = TimeIndex.parse(data, self.base_offset)
@@ -230,49 +287,60 @@ class Segment:
         return times, len(times) * 12
 
     def rebuild_indexes(self, interval_bytes: int = 4096) -> tuple[OffsetIndex, TimeIndex]:
-        """Both indexes from the log itself, in memory; also cached in place of the ones on disk.
+        """Build both indexes from the log, in memory; they replace the cached ones.
 
-        Damaged batches are left out: neither their offsets nor their timestamps can be believed.
+        Damaged batches are left out: neither their offsets nor their timestamps can be trusted.
         """
-        offsets, times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
-        state = batches.IndexState()
-        with self.open_log() as file:
-            for position, scan in self._sound_batches(file):
-                found = batches.index_columns(
-                    scan, interval_bytes=interval_bytes, state=state, base_position=position
-                )
-                try:
-                    offsets.extend(found.last_offsets, found.positions)
-                    times.extend(found.max_timestamps, found.offsets_of_max_timestamp)
-                except InvalidArgumentError:
-                    break  # offsets no segment can hold: damage, which readers will name
-        if state.max_timestamp >= 0:
-            with suppress(InvalidArgumentError):
-                times.maybe_append(state.max_timestamp, state.offset_of_max_timestamp)
-        cache = self.context.cache
+        made = Sidecars(self.base_offset, interval_bytes, keyed=False)
+        made.sealer = None
+        with self.open_log() as file, suppress(InvalidArgumentError):  # impossible offsets: readers name them
+            position = 0
+            while position < self.size:
+                for at, data, scan in scan_file(file, position, self.size, check_crc=True):
+                    made.add(at, data, scan)
+                    position = at + scan.end
+                damaged = batches.peek(file.pread(batches.HEADER_SIZE, position))
+                if damaged is None:
+                    break  # the end, or nothing says where the next batch begins
+                position += damaged.size
+        with suppress(InvalidArgumentError):
+            made.finish_times()
+        offsets, times, cache = made.index, made.times, self.context.cache
         cache.forget(self.serial)
         cache.get(self.serial, "index", lambda: (offsets, len(offsets) * 8))
         cache.get(self.serial, "timeindex", lambda: (times, len(times) * 12))
         return offsets, times
 
-    def _sound_batches(self, file: File) -> Iterator[tuple[int, batches.Scan]]:
-        """The log, batch by batch behind one another, without those that fail their CRC."""
-        position = 0
-        while position < self.size:
-            for at, _, scan in scan_file(file, position, self.size, check_crc=True):
-                yield at, scan
-                position = at + scan.end
-            damaged = batches.peek(file.pread(batches.HEADER_SIZE, position))
-            if damaged is None:
-                return  # the end, or nobody can say where the next batch begins
-            position += damaged.size
+    def derive(
+        self,
+        interval_bytes: int,
+        *,
+        keyed: bool,
+        end: int | None = None,
+        contiguous: bool = False,
+        partial: bool = False,
+    ) -> Sidecars:
+        """Read the log once, up to ``end``, and return what is derived from it.
+
+        With ``contiguous`` a gap counts as damage. Damage raises CorruptionError; with ``partial`` it only
+        ends the pass, and ``size_bytes`` of the result says where.
+        """
+        end = self.size if end is None else end
+        made = Sidecars(self.base_offset, interval_bytes, keyed=keyed, owner=self.owner())
+        expect = self.base_offset if contiguous else None
+        with self.open_log() as file, suppress(InvalidArgumentError):
+            for at, data, scan in scan_file(file, 0, end, check_crc=True, expect=expect):
+                made.add(at, data, scan)
+        if made.size_bytes != end and not partial:
+            raise CorruptionError("no whole batch", path=self.path(), position=made.size_bytes)
+        return made
 
     def aborted(self) -> tuple[AbortedTxn, ...]:
-        """Transactions aborted in this segment, from its `.txnindex`."""
+        """Return the transactions aborted in this segment, from its `.txnindex`."""
         return self.context.cache.get(self.serial, "txnindex", self._load_aborted)
 
     def _load_aborted(self) -> tuple[tuple[AbortedTxn, ...], int]:
-        data = self._read_sidecar("txnindex") or b""
+        data = self.sidecar("txnindex", limit=READ_FILE_LIMIT_BYTES) or b""
         seal = self.seal
         if seal is not None and (kernel.crc32c(data) if data else 0) != seal.txn_index_crc:
             raise CorruptionError(
@@ -290,14 +358,14 @@ class Segment:
     # -- lookups -------------------------------------------------------------------------------
 
     def start_for(self, offset: int) -> Start:
-        """Where to read from to find ``offset``: the indexed batch at or before it."""
+        """Return where to read from to find ``offset``: the indexed batch at or before it."""
         if offset <= self.base_offset:
             return Start(0, None)
         hit = self.offset_index().lookup(offset)
         return Start(0, None) if hit is None else Start(hit[1], hit[0])
 
     def batches_end_offset(self) -> int:
-        """The offset after the last batch: by the seal, or by the headers behind the last index entry."""
+        """Return the offset after the last batch, by the seal or the headers after the last index entry."""
         seal = self.seal
         if seal is not None:
             return max(seal.last_offset + 1, self.base_offset)
@@ -314,7 +382,7 @@ class Segment:
         return end, 8
 
     def max_timestamp(self) -> int | None:
-        """The newest record's timestamp, without reading the log; None when nothing trustworthy says."""
+        """Return the newest record's timestamp without reading the log; None when no index can be trusted."""
         seal = self.seal
         if seal is not None:
             return seal.max_timestamp
@@ -322,10 +390,10 @@ class Segment:
         return None if last is None or not self.meets_time_entry(last) else last[0]
 
     def first_offset_since(self, timestamp: int) -> int:
-        """An offset below which no record of this segment is at ``timestamp`` or later.
+        """Return an offset below which no record of this segment is at ``timestamp`` or later.
 
-        By the seal's blocks where there is one. The time index has no checksum: an entry of it counts
-        only when the batch it speaks of is there and says the same.
+        By the seal's blocks if there is a seal. The time index has no checksum: an entry of it counts only if
+        its batch has the same offset and timestamp.
         """
         seal = self.seal
         if seal is not None:
@@ -339,7 +407,7 @@ class Segment:
         return before[1] + 1
 
     def meets_time_entry(self, entry: tuple[int, int]) -> bool:
-        """Whether the batch that ends with the entry's offset has the entry's timestamp as its largest."""
+        """Return True if the batch that ends with the entry's offset has its timestamp as its largest."""
         timestamp, offset = entry
         position = self.start_for(offset).position
         with self.open_log() as file:
@@ -351,7 +419,7 @@ class Segment:
         return False
 
     def info(self, state: SegmentState | None = None) -> SegmentInfo:
-        """The segment's facts, as cheap as they come."""
+        """Return the segment's facts without reading the log."""
         try:
             seal = self.seal
         except CorruptionError:

@@ -1,133 +1,143 @@
-"""Everything that is derived from a whole log: indexes, keys, seal, in memory until it is written.
+"""The derived files of a segment, built from the batches of its log: the only builder there is.
 
-A segment that is written anew (compaction, erasing, repair) gets all of them: `.index`, `.timeindex`,
-`.seal`, `.keyindex` where the topic has one, `.txnindex` where transactions were aborted. They come from
-the log's own bytes, either while they are written (`add`) or by one pass over a segment (`of`), under
-whatever suffix its files carry.
+`.index`, `.timeindex`, `.seal`, `.keyindex` where the topic has one, `.txnindex` where transactions were
+aborted. The active segment, recovery, rebuilding, compaction, repair and copies all feed this one.
 
-Crash policy: derived data. A crash before they are all written leaves files that nobody looks at yet.
+Crash policy: derived data, always rebuildable from the log. A crash before all files are written leaves files
+that recovery writes again.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from stratalog import kernel
-from stratalog.errors import CorruptionError
 from stratalog.format import batch as batches
 from stratalog.format import keyindex, txn_index
 from stratalog.format import seal as seals
-from stratalog.format.batch import Scan
+from stratalog.format.batch import IndexState, Scan
 from stratalog.format.identity import UNKNOWN_PARTITION, PartitionId
 from stratalog.format.indexes import OffsetIndex, TimeIndex
 from stratalog.format.seal import Seal, SealBuilder
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.names import SEGMENT_KINDS
-from stratalog.log.segment.scanning import scan_file
-from stratalog.log.segment.segment import Segment
 from stratalog.log.write.active_keys import ActiveKeyIndex
+
+if TYPE_CHECKING:
+    from stratalog.log.segment.segment import Segment
 
 
 class Sidecars:
-    """The derived files of one log. Fed in order; ``seal`` and ``aborted`` may be amended before packing."""
+    """What is derived from one log, in memory. Feed its batches in order.
+
+    ``sealer`` is None when no seal is wanted, ``keys`` when no key index is. ``aborted`` may be set before
+    packing, and so may ``seal`` once all batches are added.
+    """
+
+    __slots__ = (
+        "_interval_bytes",
+        "_seal",
+        "aborted",
+        "base_offset",
+        "index",
+        "keys",
+        "owner",
+        "sealer",
+        "state",
+        "times",
+    )
 
     def __init__(
-        self,
-        base_offset: int,
-        interval_bytes: int,
-        *,
-        keyed: bool,
-        owner: PartitionId = UNKNOWN_PARTITION,
+        self, base_offset: int, interval_bytes: int, *, keyed: bool, owner: PartitionId = UNKNOWN_PARTITION
     ) -> None:
         self.base_offset = base_offset
-        self._owner = owner
+        self.owner = owner
+        self.index, self.times = OffsetIndex(base_offset), TimeIndex(base_offset)
+        self.state = IndexState()
+        self.keys = ActiveKeyIndex() if keyed else None
+        self.sealer: SealBuilder | None = SealBuilder(base_offset)
         self.aborted: list[AbortedTxn] = []
         self._interval_bytes = interval_bytes
-        self._index, self._times = OffsetIndex(base_offset), TimeIndex(base_offset)
-        self._keys = ActiveKeyIndex() if keyed else None
-        self._builder, self._state = SealBuilder(base_offset), batches.IndexState()
         self._seal: Seal | None = None
-
-    @classmethod
-    def of(cls, segment: Segment, interval_bytes: int, *, keyed: bool) -> Sidecars:
-        """By one pass over a segment, every byte of which must be part of a right batch."""
-        made = cls(segment.base_offset, interval_bytes, keyed=keyed, owner=segment.owner())
-        with segment.open_log() as file:
-            for at, data, scan in scan_file(file, 0, segment.size, check_crc=True):
-                made.add(at, data, scan)
-        if made.seal.size_bytes != segment.size:
-            # Checked a moment ago: somebody else is at work here, and nothing has been changed yet.
-            raise CorruptionError("no whole batch", path=segment.path(), position=made.seal.size_bytes)
-        return made
 
     def add(
         self, position: int, data: bytes | bytearray | memoryview, scan: Scan, *, measured: bool = False
     ) -> None:
-        """The batches of ``scan``, which lie in ``data``, whose first byte is at ``position`` in the log.
+        """Add the batches of ``scan``, which lie in ``data``, whose first byte is at ``position`` in the log.
 
-        ``measured``: the scan knows every batch's smallest timestamp already.
+        ``measured``: the scan already has the smallest timestamp of every batch. Raise InvalidArgumentError
+        for offsets that no segment can hold; the seal then ends before them.
         """
-        view = memoryview(data)
-        if not measured:
-            batches.measure(view, scan)
-        self._builder.add_scan(view, scan, position)
+        if not scan.n:
+            return
         found = batches.index_columns(
-            scan, interval_bytes=self._interval_bytes, state=self._state, base_position=position
+            scan, interval_bytes=self._interval_bytes, state=self.state, base_position=position
         )
-        self._index.extend(found.last_offsets, found.positions)
-        self._times.extend(found.max_timestamps, found.offsets_of_max_timestamp)
-        if self._keys is not None:
-            self._keys.extend(*batches.decode_keys(view, scan))
+        self.index.extend(found.last_offsets, found.positions)
+        self.times.extend(found.max_timestamps, found.offsets_of_max_timestamp)
+        view = memoryview(data)
+        if self.sealer is not None and position + scan.end > self.sealer.size_bytes:
+            if not measured:
+                batches.measure(view, scan)
+            self.sealer.add_scan(view, scan, position)
+        if self.keys is not None:
+            self.keys.extend(*batches.decode_keys(view, scan))
         self._seal = None
 
     @property
     def size_bytes(self) -> int:
-        """How much of the log was added."""
-        return self._builder.size_bytes
+        """How many bytes of the log the seal covers so far."""
+        return 0 if self.sealer is None else self.sealer.size_bytes
 
     @property
     def seal(self) -> Seal:
-        """The facts of what was added so far."""
-        if self._seal is None:
-            self._seal = self._builder.build()
-        return self._seal
+        """The seal of what was added so far, or the one that was set."""
+        if self._seal is not None:
+            return self._seal
+        assert self.sealer is not None, "no seal was collected"
+        return self.sealer.build()
 
     @seal.setter
     def seal(self, value: Seal) -> None:
         self._seal = value
 
+    def finish_times(self) -> TimeIndex:
+        """End the time index with the newest timestamp, as Kafka does when it seals a segment."""
+        if self.state.max_timestamp >= 0:
+            self.times.maybe_append(self.state.max_timestamp, self.state.offset_of_max_timestamp)
+        return self.times
+
     def pack(self, kind: str) -> bytes | None:
-        """The bytes of one kind; None when there is to be no such file."""
+        """Return the bytes of one kind of file; None when the segment has no such file."""
         match kind:
             case "index":
-                return self._index.to_bytes()
+                return self.index.to_bytes()
             case "timeindex":
-                if self._state.max_timestamp >= 0:
-                    self._times.maybe_append(self._state.max_timestamp, self._state.offset_of_max_timestamp)
-                return self._times.to_bytes()
-            case "seal":
+                return self.finish_times().to_bytes()
+            case "txnindex":
+                return txn_index.pack(self.aborted) if self.aborted else None
+            case "seal" if self.sealer is not None:
                 aborted = self.pack("txnindex")
                 crc = kernel.crc32c(aborted) if aborted else 0
                 return seals.pack(
-                    replace(self.seal, txn_index_crc=crc, owner=self._owner, base_offset=self.base_offset)
+                    replace(self.seal, txn_index_crc=crc, owner=self.owner, base_offset=self.base_offset)
                 )
-            case "txnindex":
-                return txn_index.pack(self.aborted) if self.aborted else None
+            case "keyindex" if self.sealer is not None and self.keys is not None:
+                seal = self.seal
+                return keyindex.pack(*self.keys.sorted_arrays(), self.base_offset, seal.size_bytes, seal.crc)
             case _:
-                if self._keys is None:
-                    return None
-                base, size, crc = self.base_offset, self.seal.size_bytes, self.seal.crc
-                return keyindex.pack(*self._keys.sorted_arrays(), base, size, crc)
+                return None
 
-    def write(self, segment: Segment) -> list[str]:
-        """Write and sync them all beside the log of ``segment``; the kinds there are now, the log's first.
+    def write(self, segment: Segment, *, sync: bool = True, keyed: bool = True) -> list[str]:
+        """Write all files beside the log of ``segment``; return the kinds it has now, the log's first.
 
         The names are not durable yet: that takes a sync of the directory.
         """
         kinds: list[str] = [SEGMENT_KINDS[0]]
         for kind in SEGMENT_KINDS[1:]:
-            data = self.pack(kind)
+            data = self.pack(kind) if keyed or kind != "keyindex" else None
             if data is not None:
-                segment.context.fs.write_file(segment.path(kind), data, sync=True)
+                segment.context.fs.write_file(segment.path(kind), data, sync=sync)
                 kinds.append(kind)
         return kinds

@@ -1,11 +1,12 @@
 """The active segment: the one that grows, and what the writer keeps of it in memory.
 
-Index entries are collected in memory and written behind the log in small runs, never preallocated and
-never mapped; a crash loses entries, not records. When the segment is sealed everything derived from
-it is written at once: `.index`, `.timeindex`, `.seal`, `.keyindex`, and `.txnindex` where transactions
-were aborted.
+What is derived from the log is collected in `Sidecars`. Index entries are written behind the log in small
+runs, never preallocated and never mapped; a crash loses entries, not records. When the segment is sealed or
+closed all derived files are written at once.
 
-Crash policy: the `.log` is the truth. Entries past the synced end are rebuilt by recovery.
+Crash policy: the `.log` is the truth. `Activation` makes a segment found on disk active again: what its files
+say of the synced part is taken from them, the rest from the batches as recovery checks them, so that a log is
+read once.
 """
 
 from __future__ import annotations
@@ -15,26 +16,31 @@ from dataclasses import replace
 
 from stratalog import kernel
 from stratalog.config import TopicConfig
-from stratalog.errors import StorageError
+from stratalog.errors import FormatError, InvalidArgumentError, StorageError
 from stratalog.format import batch as batches
-from stratalog.format import keyindex, txn_index
-from stratalog.format import seal as seals
+from stratalog.format import txn_index
+from stratalog.format.batch import HEADER_SIZE, IndexState, Scan
 from stratalog.format.identity import PartitionId
 from stratalog.format.indexes import OffsetIndex, TimeIndex
+from stratalog.format.keyindex import KeyIndexReader
 from stratalog.format.seal import Seal, SealBuilder
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import File
 from stratalog.kernel import Ledger
+from stratalog.log.check.resync import resume
 from stratalog.log.context import LogContext
 from stratalog.log.policy.roll import (
     OFFSET_INDEX_ENTRY_BYTES,
     TIME_INDEX_ENTRY_BYTES,
     ActiveSegmentFacts,
+    jitter_ms,
     limits,
+    reopened_created_ms,
 )
-from stratalog.log.segment.scanning import scan_file
-from stratalog.log.segment.segment import Segment
+from stratalog.log.segment.segment import Segment, scan_file
+from stratalog.log.segment.sidecars import Sidecars
 from stratalog.log.write.active_keys import ActiveKeyIndex
+from stratalog.log.write.sync import SyncedEnd
 from stratalog.model import SegmentInfo, SegmentState
 
 RESERVE_FROM_BYTES = 1 << 20
@@ -48,23 +54,19 @@ WRITE_BEHIND_ENTRIES = 128
 
 
 class ActiveSegment(Segment):
-    """The last segment of a log that this process writes."""
+    """The last segment of a log that this process writes. It is empty at first."""
 
     __slots__ = (
         "_reserved",
-        "_sealer",
-        "aborted_txns",
         "created_ms",
         "entries",
         "file",
         "first_timestamp",
-        "index",
         "index_written",
         "jitter_ms",
-        "keys",
         "ledger",
         "roll_entries",
-        "times",
+        "sidecars",
         "times_written",
         "txns_written",
     )
@@ -78,33 +80,22 @@ class ActiveSegment(Segment):
         topic: str,
         partition: int,
         base_offset: int,
-        *,
-        size: int,
-        next_offset: int,
-        created_ms: int,
-        jitter_ms: int = 0,
-        keyed: bool = False,
+        config: TopicConfig,
     ) -> None:
-        self.ledger = Ledger(base_offset, size, next_offset)
+        self.ledger = Ledger(base_offset, 0, base_offset)
         """Where the segment ends and what is due next: the numbers every append touches."""
-        super().__init__(
-            context, directory, topic, partition, base_offset, size=size, next_offset=next_offset
-        )
+        super().__init__(context, directory, topic, partition, base_offset, size=0, next_offset=base_offset)
         self.ledger.room_until = RESERVE_FROM_BYTES
-        self._reserved = size >= RESERVE_FROM_BYTES  # by another process, perhaps
-        self.created_ms = created_ms
-        self.jitter_ms = jitter_ms
+        self._reserved = False
+        self.created_ms = context.clock.now_ms()
+        self.jitter_ms = jitter_ms(config, topic, partition, base_offset)
         self.first_timestamp: int | None = None
-        self.index = OffsetIndex(base_offset)
-        self.times = TimeIndex(base_offset)
+        self.sidecars = Sidecars(base_offset, config.index_interval_bytes, keyed=config.key_index_enable)
+        self.collect_seal(self.sidecars.sealer)
         self.entries = 0
         """Entries in the offset index; `len` of it, without the call."""
-        self.index_written = 0
-        self.times_written = 0
-        self.sealer = SealBuilder(base_offset)
-        self.keys: ActiveKeyIndex | None = ActiveKeyIndex() if keyed else None
-        self.aborted_txns: list[AbortedTxn] = []
-        self.txns_written = 0
+        self.index_written = self.times_written = self.txns_written = 0
+        """Entries that are in the files already."""
         self.roll_entries = 0
         """So many index entries end the segment; set by `arm`."""
         self.file: File | None = None
@@ -126,14 +117,14 @@ class ActiveSegment(Segment):
         self.ledger.next_offset = value
 
     @property
-    def sealer(self) -> SealBuilder | None:
-        """Collects the seal; None when it will be made by one pass over the log instead."""
-        return self._sealer
+    def keys(self) -> ActiveKeyIndex | None:
+        """The keys of the whole segment; None when they are not known."""
+        return self.sidecars.keys
 
-    @sealer.setter
-    def sealer(self, value: SealBuilder | None) -> None:
-        self._sealer = value
-        self.ledger.sums = None if value is None else value.sums
+    def collect_seal(self, sealer: SealBuilder | None) -> None:
+        """Collect the seal in ``sealer`` from now on; None: one pass over the log makes it in the end."""
+        self.sidecars.sealer = sealer
+        self.ledger.sums = None if sealer is None else sealer.sums
 
     # -- what readers ask ----------------------------------------------------------------------
 
@@ -146,43 +137,29 @@ class ActiveSegment(Segment):
         return True
 
     def offset_index(self) -> OffsetIndex:
-        return self.index
+        return self.sidecars.index
 
     def time_index(self) -> TimeIndex:
-        return self.times
+        return self.sidecars.times
 
     def aborted(self) -> tuple[AbortedTxn, ...]:
-        return tuple(self.aborted_txns)
+        return tuple(self.sidecars.aborted)
 
     def batches_end_offset(self) -> int:
         return self.ledger.next_offset
-
-    def first_offset_since(self, timestamp: int) -> int:
-        before = self.times.lookup(timestamp - 1)
-        if before is None or not self.meets_time_entry(before):
-            return self.base_offset
-        return before[1] + 1
 
     def max_timestamp(self) -> int | None:
         return self.ledger.max_timestamp if self.ledger.max_timestamp >= 0 else None
 
     def info(self, state: SegmentState | None = None) -> SegmentInfo:
-        return SegmentInfo(
-            topic=self.topic,
-            partition=self.partition,
-            base_offset=self.base_offset,
-            next_offset=self.next_offset,
-            state=state or SegmentState.ACTIVE,
-            size_bytes=self.size,
-            path=self.path(),
-            max_timestamp=self.max_timestamp(),
-            records=self.next_offset - self.base_offset,
-        )
+        records = self.next_offset - self.base_offset
+        found = super().info(state or SegmentState.ACTIVE)
+        return replace(found, max_timestamp=self.max_timestamp(), records=records)
 
     # -- what the writer does --------------------------------------------------------------------
 
     def open_for_append(self) -> File:
-        """The log file for writing, pinned until `release_file`."""
+        """Return the log file for writing, pinned until `release_file`."""
         if self.file is None:
             self.file = self.context.handles.acquire(self.path(), "w")
         return self.file
@@ -201,7 +178,7 @@ class ActiveSegment(Segment):
             created_ms=self.created_ms,
             first_timestamp=self.first_timestamp,
             offset_index_entries=self.entries,
-            time_index_entries=len(self.times),
+            time_index_entries=len(self.sidecars.times),
             jitter_ms=self.jitter_ms,
         )
 
@@ -220,15 +197,16 @@ class ActiveSegment(Segment):
 
     def settle(self, flags: int, last_offset: int, position: int) -> None:
         """Do what the ledger found due with the batch it just took at ``position``."""
+        sidecars = self.sidecars
         if flags & kernel.INDEX_ENTRY_DUE:
-            self.index.append(last_offset, position)
-            self.times.maybe_append(self.ledger.max_timestamp, self.ledger.offset_of_max_timestamp)
+            sidecars.index.append(last_offset, position)
+            sidecars.times.maybe_append(self.ledger.max_timestamp, self.ledger.offset_of_max_timestamp)
             self.entries += 1
-        if flags & kernel.BLOCK_FULL and self.sealer is not None:
-            self.sealer.close_block()
+        if flags & kernel.BLOCK_FULL and sidecars.sealer is not None:
+            sidecars.sealer.close_block()
 
     def reserve_ahead(self) -> None:
-        """Ask for disk space ahead of the end. A hint: no error comes of it, and no file grows by it."""
+        """Ask for disk space ahead of the end. A hint: it raises no error, and no file grows by it."""
         ledger, start = self.ledger, self.ledger.size
         end = min(start + min(start, RESERVE_STEP_BYTES), ledger.roll_bytes)
         ledger.room_until = kernel.NEVER
@@ -241,8 +219,8 @@ class ActiveSegment(Segment):
         if self.file.reserve(start, end - start):
             ledger.room_until = end - (end - start) // 8
 
-    def give_room_back(self) -> None:
-        """Cut what was reserved and not used. One that cannot be cut costs space and nothing else."""
+    def _give_room_back(self) -> None:
+        """Cut what was reserved and not used. A failure costs space and nothing else."""
         if self._reserved:
             self._reserved = False
             self.ledger.room_until = RESERVE_FROM_BYTES
@@ -254,104 +232,187 @@ class ActiveSegment(Segment):
     @property
     def behind(self) -> bool:
         """True when there are entries that no file has yet."""
-        return len(self.index) > self.index_written or len(self.aborted_txns) > self.txns_written
+        return len(self.sidecars.index) > self.index_written or len(self.sidecars.aborted) > self.txns_written
 
     def write_behind(self) -> None:
         """Write entries not yet in their files; cheap, not synced."""
-        if len(self.index) > self.index_written:
-            self._append_file("index", self.index.tail_bytes(self.index_written), self.index_written * 8)
-            self.index_written = len(self.index)
-            self._append_file("timeindex", self.times.tail_bytes(self.times_written), self.times_written * 12)
-            self.times_written = len(self.times)
-        if len(self.aborted_txns) > self.txns_written:
-            missing = txn_index.pack(self.aborted_txns[self.txns_written :])
+        index, times, aborted = self.sidecars.index, self.sidecars.times, self.sidecars.aborted
+        if len(index) > self.index_written:
+            self._append_file("index", index.tail_bytes(self.index_written), self.index_written * 8)
+            self.index_written = len(index)
+            self._append_file("timeindex", times.tail_bytes(self.times_written), self.times_written * 12)
+            self.times_written = len(times)
+        if len(aborted) > self.txns_written:
+            missing = txn_index.pack(aborted[self.txns_written :])
             self._append_file("txnindex", missing, self.txns_written * txn_index.ENTRY_SIZE)
-            self.txns_written = len(self.aborted_txns)
+            self.txns_written = len(aborted)
 
     def _append_file(self, kind: str, data: bytes, position: int) -> None:
-        file = self.context.fs.open(self.path(kind), "a")
-        try:
+        with self.context.fs.open(self.path(kind), "a") as file:
             if data:
                 file.pwrite(data, position)
-        finally:
-            file.close()
 
     def write_sidecars(
         self, *, keyed: bool, known: Seal | None = None, owner: PartitionId | None = None
     ) -> None:
-        """Everything derived from the log, whole, unsynced; called when the segment is sealed or closed.
+        """Write all derived files, unsynced; called when the segment is sealed or closed.
 
-        A log that is damaged gets no seal and no key index: they would speak of a part of it only. What no
-        log can tell, that a gap at its end is meant and that it was cleaned, is taken over from ``known``,
-        an earlier seal of the same bytes. ``owner`` is whom the seal must name, when that is at hand.
+        A damaged log gets no seal and no key index: they would cover a part of it only. No log can tell
+        whether it was cleaned and whether a gap at its end is meant: that is taken from ``known``, an earlier
+        seal of the same bytes. ``owner`` is the partition that the seal names, if the caller has it at hand.
         """
-        self.give_room_back()
-        if self.ledger.max_timestamp >= 0:
-            self.times.maybe_append(self.ledger.max_timestamp, self.ledger.offset_of_max_timestamp)
-        if self.sealer is None or (keyed and self.keys is None):
-            self.sealer, keys = rebuild_facts(self, keyed=keyed, contiguous=known is None or known.contiguous)
-            self.keys = keys if keyed else self.keys
-        fs = self.context.fs
-        if self.sealer.size_bytes != self.size:
-            self.context.warn(f"{self.path()}: damaged at byte {self.sealer.size_bytes}; it gets no seal")
-            self.sealer, keyed = None, False
+        self._give_room_back()
+        made, ledger = self.sidecars, self.ledger
+        if made.sealer is None or (keyed and made.keys is None):
+            contiguous = known is None or known.contiguous
+            fresh = self.derive(ledger.interval_bytes, keyed=keyed, contiguous=contiguous, partial=True)
+            self.collect_seal(fresh.sealer)
+            made.keys = fresh.keys if keyed else made.keys
+        if made.size_bytes != self.size:
+            self.context.warn(f"{self.path()}: damaged at byte {made.size_bytes}; it gets no seal")
+            self.collect_seal(None)
             for kind in ("seal", "keyindex"):
                 with suppress(FileNotFoundError):
-                    fs.remove(self.path(kind))
-        aborted = txn_index.pack(self.aborted_txns)
-        fs.write_file(self.path("index"), self.index.to_bytes(), sync=False)
-        fs.write_file(self.path("timeindex"), self.times.to_bytes(), sync=False)
-        self.index_written, self.times_written = len(self.index), len(self.times)
-        if aborted:
-            fs.write_file(self.path("txnindex"), aborted, sync=False)
-            self.txns_written = len(self.aborted_txns)
-        if self.sealer is None:
-            return
-        seal = self.sealer.build(
-            txn_index_crc=kernel.crc32c(aborted) if aborted else 0,
-            owner=owner or self.owner(),
-            base_offset=self.base_offset,
+                    self.context.fs.remove(self.path(kind))
+        elif known is not None:
+            seal = made.seal
+            if (known.size_bytes, known.crc) == (seal.size_bytes, seal.crc):
+                made.seal = replace(seal, contiguous=known.contiguous, cleaned=known.cleaned)
+        made.owner = owner or self.owner()
+        made.state = IndexState(
+            ledger.bytes_since_entry, ledger.max_timestamp, ledger.offset_of_max_timestamp
         )
-        if known is not None and (known.size_bytes, known.crc) == (seal.size_bytes, seal.crc):
-            seal = replace(seal, contiguous=known.contiguous, cleaned=known.cleaned)
-        if keyed and self.keys is not None:
-            hashes, offsets = self.keys.sorted_arrays()
-            fs.write_file(
-                self.path("keyindex"),
-                keyindex.pack(hashes, offsets, self.base_offset, seal.size_bytes, seal.crc),
-                sync=False,
-            )
-        fs.write_file(self.path("seal"), seals.pack(seal), sync=False)
+        made.write(self, sync=False, keyed=keyed)
+        self.index_written, self.times_written = len(made.index), len(made.times)
+        self.txns_written = len(made.aborted)
 
     def sealed(self) -> Segment:
-        """The same segment as a sealed one."""
+        """Return the same segment as a sealed one."""
         self.context.cache.forget(self.serial)  # what recovery read of it is out of date
-        return Segment(
-            self.context,
-            self.directory,
-            self.topic,
-            self.partition,
-            self.base_offset,
-            size=self.size,
-            next_offset=self.next_offset,
-        )
+        where = (self.context, self.directory, self.topic, self.partition, self.base_offset)
+        return Segment(*where, size=self.size, next_offset=self.next_offset)
 
 
-def rebuild_facts(
-    segment: Segment, *, keyed: bool, contiguous: bool = False, size: int | None = None
-) -> tuple[SealBuilder, ActiveKeyIndex | None]:
-    """The seal's facts, and the keys when wanted, by one pass over the log, up to the first damage.
+class Activation:
+    """Builds the `ActiveSegment` of a segment found on disk.
 
-    With ``contiguous`` a gap is damage too. ``size`` ends the pass early.
+    ``trusted`` is the synced end if it lies in this segment, None if nothing of it is trusted. Feed every
+    batch behind it, in order, then `finish`.
     """
-    sealer = SealBuilder(segment.base_offset)
-    keys = ActiveKeyIndex() if keyed else None
-    expect = segment.base_offset if contiguous else None
-    end = segment.size if size is None else size
-    with segment.open_log() as file:
-        for at, data, scan in scan_file(file, 0, end, check_crc=True, expect=expect):
-            batches.measure(data, scan)
-            sealer.add_scan(data, scan, at)
-            if keys is not None:
-                keys.extend(*batches.decode_keys(data, scan))
-    return sealer, keys
+
+    def __init__(
+        self, context: LogContext, config: TopicConfig, segment: Segment, trusted: SyncedEnd | None
+    ) -> None:
+        self._context = context
+        self._config = config
+        self._segment = segment
+        self.saw_producers = False
+        where = (segment.directory, segment.topic, segment.partition, segment.base_offset)
+        self.active = ActiveSegment(context, *where, config)
+        if trusted is not None and trusted.position > 0:
+            self._begin(trusted)
+
+    def _begin(self, trusted: SyncedEnd) -> None:
+        """Load what the files say of the synced part; read the rest of it."""
+        active = self.active
+        position = self._load_indexes(trusted)
+        if position:
+            seal = self._segment.seal_of(trusted.position)  # as a clean close left it
+            active.collect_seal(None if seal is None else SealBuilder.resume(seal))
+        if not self._feed_up_to(trusted, position):
+            # Damage below the synced end: readers will name it; the log gets no seal and no key index.
+            self._give_up_seal()
+        if active.keys is not None and position:
+            active.sidecars.keys = self._load_keys(trusted)
+        active.size, active.next_offset = trusted.position, trusted.offset
+
+    def _give_up_seal(self) -> None:
+        self.active.collect_seal(None)
+        self.active.sidecars.keys = None
+
+    def _feed_up_to(self, trusted: SyncedEnd, position: int) -> bool:
+        """Index what the files do not cover, behind damage too; return False if there is damage."""
+        whole, check_crc, next_offset = True, position == 0, self._segment.base_offset
+        try:
+            with self._segment.open_log() as file:
+                while position < trusted.position:
+                    for at, data, scan in scan_file(file, position, trusted.position, check_crc=check_crc):
+                        if not scan.n or scan.last_offset >= trusted.offset:
+                            break
+                        self.feed(at, data, scan)
+                        position, next_offset = at + scan.end, scan.last_offset + 1
+                    if position < trusted.position:
+                        whole = False
+                        self._give_up_seal()
+                        position = resume(
+                            self._segment,
+                            file,
+                            position,
+                            limit=trusted.position,
+                            at_least=next_offset,
+                            at_most=trusted.offset - 1,
+                        )
+        except (InvalidArgumentError, FormatError) as error:
+            self._context.warn(f"{self._segment.path()}: {error}")
+            return False
+        return whole
+
+    def _load_keys(self, trusted: SyncedEnd) -> ActiveKeyIndex | None:
+        """Return the keys of the synced part: from the `.keyindex` if it was made from the very bytes that
+        the seal covers, else from the records; None when those are damaged."""
+        sealer = self.active.sidecars.sealer
+        if sealer is not None:
+            path = self._segment.path("keyindex")
+            with suppress(FileNotFoundError, FormatError), self._context.fs.open(path) as file:
+                reader = KeyIndexReader(file.pread, file.size())
+                if reader.matches(trusted.position, sealer.build().crc):
+                    keys = ActiveKeyIndex()
+                    keys.extend(*reader.in_offset_order())
+                    return keys
+        interval = self._config.index_interval_bytes
+        made = self._segment.derive(interval, keyed=True, end=trusted.position, contiguous=True, partial=True)
+        return made.keys if made.size_bytes == trusted.position else None
+
+    def _load_indexes(self, trusted: SyncedEnd) -> int:
+        """Load index entries up to the synced end; return the position to index from."""
+        segment = self._segment
+        segment.forget()
+        try:
+            index, times = segment.offset_index(), segment.time_index()
+        except FormatError as error:
+            self._context.warn(f"{segment.path('index')}: {error}; rebuilt")
+            return 0
+        index.truncate(trusted.position)
+        times.truncate(trusted.offset)
+        segment.forget()
+        newest = times.last()
+        # Both are known up to the last time entry; the time index may have lost more than the other.
+        start = None if newest is None else index.lookup(newest[1])
+        if newest is None or start is None or not segment.meets_time_entry(newest):
+            return 0
+        index.truncate(start[1] + 1)
+        sidecars = self.active.sidecars
+        sidecars.index, sidecars.times, sidecars.state = index, times, IndexState(0, *newest)
+        return start[1]
+
+    def feed(self, position: int, data: memoryview, scan: Scan) -> None:
+        """Take in the batches of a scan; ``position`` is where ``data`` was read."""
+        self.active.sidecars.add(position, data, scan)
+        self.saw_producers = self.saw_producers or (scan.n > 0 and scan.has_producers)
+
+    def finish(self, size: int, next_offset: int) -> ActiveSegment:
+        """Return the segment, ``size`` bytes long, whose next record gets ``next_offset``."""
+        active, state, ledger = self.active, self.active.sidecars.state, self.active.ledger
+        active.size, active.next_offset = size, next_offset
+        active.entries = len(active.sidecars.index)
+        ledger.bytes_since_entry = state.bytes_since_last_entry
+        if state.max_timestamp >= 0:
+            ledger.max_timestamp = state.max_timestamp
+            ledger.offset_of_max_timestamp = state.offset_of_max_timestamp
+        if size:
+            with self._segment.open_log() as file:
+                header = batches.peek(file.pread(HEADER_SIZE, 0))
+            active.first_timestamp = first = None if header is None else header.max_timestamp
+            mtime_ms = self._context.fs.stat(self._segment.path()).mtime_ns // 1_000_000
+            active.created_ms = reopened_created_ms(first, mtime_ms, self._context.clock.now_ms())
+        return active

@@ -7,14 +7,13 @@ chained hash table (4 to 8 bytes a record) that is brought up to date by each lo
                                     older  [row -> the row before it in the same bucket, -1 at the end]
 
 Equal hashes are not equal keys: the caller verifies the key on the record. Touches no disk. A crash loses
-it, and recovery builds it anew from the batches. When the segment is sealed, its ``.keyindex`` is made from
+it, and recovery builds it again from the batches. When the segment is sealed, its ``.keyindex`` is made from
 `sorted_arrays`.
 
 One writer may add while any number of threads look up. Rows are added in one step that neither a thread
-switch nor a signal can split, and cutting replaces the array, so a lookup that has begun never sees half a
-row or a row that moves. The table is only touched by lookups (and by a cut), under a lock of its own: it
-protects the table alone, is held for memory work only, and nothing else is taken under it. A lookup does not
-see offsets that are added after it began; the caller takes the end of the log first.
+switch nor a signal can split, so a lookup never sees half a row. Only lookups touch the table, under a lock
+of its own: it protects the table alone, is held for memory work only, and no other lock is taken under it. A
+lookup does not see offsets that are added after it began; the caller takes the end of the log first.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class ActiveKeyIndex:
     def __init__(self) -> None:
         self._rows = array("Q")
         self.add_row = self._rows.frombytes
-        """Adds one keyed record, a `kernel.key_row`. The table waits for the next lookup."""
+        """Add one keyed record, a `kernel.key_row`."""
         self._older = array("i")
         self._heads = array("i", [-1]) * _FIRST_BUCKETS
         self._lock = locks.lock("keys")
@@ -55,7 +54,7 @@ class ActiveKeyIndex:
         return found
 
     def newest_first(self, hash64: int) -> Iterator[int]:
-        """Yield the same from the newest down: the latest record of a key is mostly the first.
+        """Yield the offsets added with this hash, newest first.
 
         Offsets added while it is being consumed are not seen.
         """
@@ -67,20 +66,6 @@ class ActiveKeyIndex:
             if rows[2 * row] == hash64:
                 yield rows[2 * row + 1]
             row = older[row]
-
-    def truncate(self, end_offset: int) -> None:
-        """Forget every offset at or above ``end_offset``: an append was taken back. For the writer only."""
-        rows = self._rows
-        keep = len(rows) // 2
-        while keep and rows[2 * keep - 1] >= end_offset:
-            keep -= 1
-        if 2 * keep == len(rows):
-            return
-        with self._lock:
-            self._rows = rows[: 2 * keep]
-            self.add_row = self._rows.frombytes
-            if keep < len(self._older):
-                self._rebuild(keep, len(self._heads))
 
     def sorted_arrays(self) -> tuple[array[int], array[int]]:
         """Return hashes (``array('Q')``) and offsets (``array('q')``) sorted by hash, then offset."""
@@ -100,15 +85,11 @@ class ActiveKeyIndex:
         if rows > 2 * buckets:
             while rows > buckets:
                 buckets *= 2
-            self._rebuild(rows, buckets)
+            heads, older = array("i", [-1]) * buckets, array("i")
+            _chain(self._rows[0 : 2 * rows : 2], 0, heads, older)
+            self._heads, self._older = heads, older  # lookups that walk the old table keep it
             return
         _chain(self._rows[2 * done : 2 * rows : 2], done, self._heads, self._older)
-
-    def _rebuild(self, rows: int, buckets: int) -> None:
-        """Make a table of the first ``rows`` rows; lookups that walk the old one keep it. Under the lock."""
-        heads, older = array("i", [-1]) * buckets, array("i")
-        _chain(self._rows[0 : 2 * rows : 2], 0, heads, older)
-        self._heads, self._older = heads, older
 
 
 def _chain(hashes: array[int], first_row: int, heads: array[int], older: array[int]) -> None:

@@ -10,26 +10,20 @@ rename is one step; after it recovery finds a segment like any other and derives
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from stratalog.errors import CorruptionError
+from stratalog.format import batch as batches
 from stratalog.format import producer_snapshot
 from stratalog.format.batch import HEADER_SIZE
 from stratalog.fs import File
 from stratalog.log.names import LOG, SEGMENT_KINDS, SNAPSHOT, file_name
-from stratalog.log.segment.identity import owner_of
-from stratalog.log.segment.scanning import scan_file
-from stratalog.log.segment.segment import Segment
+from stratalog.log.segment.segment import Segment, owner_of, scan_file
 from stratalog.log.segment.sidecars import Sidecars
 
 if TYPE_CHECKING:
     from stratalog.log.write.writer import PartitionWriter
-
-_PLACE = struct.Struct(">qii")  # base offset, length, leader epoch
-_LAST_OFFSET_DELTA = struct.Struct(">i")
-_LEAST_LENGTH = HEADER_SIZE - 12
 
 
 def adopt(writer: PartitionWriter, source: str) -> int:
@@ -119,19 +113,16 @@ def _prepare(writer: PartitionWriter, source: str, base: int) -> tuple[Sidecars,
 
 
 def _patch(file: File, base: int, leader_epoch: int) -> int:
-    """Set offset and leader epoch of every batch, going by their lengths; the offset after the last."""
+    """Set offset and leader epoch of every batch, one by one; return the offset after the last."""
     position, offset, size = 0, base, file.size()
     while position < size:
         head = file.pread(HEADER_SIZE, position)
-        if len(head) < HEADER_SIZE:
-            raise CorruptionError("half a batch header", path=file.path, position=position)
-        length = _PLACE.unpack_from(head)[1]
-        delta = _LAST_OFFSET_DELTA.unpack_from(head, 23)[0]
-        if length < _LEAST_LENGTH or delta < 0 or position + 12 + length > size:
-            raise CorruptionError("not a batch", path=file.path, position=position)
-        place = _PLACE.pack(offset, length, leader_epoch)
-        if head[: _PLACE.size] != place:
+        found = batches.peek(head)
+        if found is None or position + found.size > size:
+            raise CorruptionError("not a whole batch", path=file.path, position=position)
+        place = batches.place(head, offset, leader_epoch)
+        if head[: len(place)] != place:
             file.pwrite(place, position)
-        offset += delta + 1
-        position += 12 + length
+        offset += found.last_offset - found.base_offset + 1
+        position += found.size
     return offset

@@ -1,22 +1,23 @@
-"""Appending many records, or one where the topic compresses: cut into batches, encoded, written.
+"""Appending many records, or one where the topic compresses: admitted, cut into batches, encoded, written.
 
 A batch holds as many records as ``max.message.bytes`` allows. That is the size of a batch as it is stored:
-with a codec one record may be larger before it is compressed. Single records without a codec have a shorter
-way, `PartitionWriter.append_one`; ready-made batches come through `produce`.
+with a codec one record may be larger before it is compressed. Single records without a codec take a shorter
+path, `PartitionWriter.append_one`; ready-made batches come through `produce`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog import kernel
 from stratalog.config import TopicConfig
+from stratalog.errors import InvalidRecordError, RecordTooLargeError
 from stratalog.format import batch as batches
 from stratalog.format import codecs
-from stratalog.log.write import buffers
-from stratalog.model import CREATE_TIME, LOG_APPEND_TIME, Appended, AppendedRange, Record
+from stratalog.model import CREATE_TIME, LOG_APPEND_TIME, LONG_MAX, Appended, AppendedRange, Record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,13 +25,19 @@ if TYPE_CHECKING:
     from stratalog.log.write.writer import PartitionWriter
 
 Encode = Callable[..., tuple[int, int, int, int, int]]
-"""What the kernel's ``encode_tuples`` is: leaves the next batch in a buffer and returns its facts."""
+"""Like the kernel's ``encode_tuples``: leaves the next batch in a buffer and returns its facts."""
+
+FIRST_BYTES = 64 << 10
+KEPT_BYTES = 2 << 20
+_spare: deque[bytearray] = deque(maxlen=8)
+"""Buffers that batches are encoded in, kept because fresh pages cost as much as encoding does. A deque's ends
+may be used from any thread."""
 
 _new_tuple = tuple.__new__  # a named tuple's own costs a Python call
 
 
 class Encoding(NamedTuple):
-    """How a topic's settings want batches to be encoded."""
+    """How batches are encoded according to a topic's settings."""
 
     attributes: int
     codec: int
@@ -38,7 +45,6 @@ class Encoding(NamedTuple):
 
     @classmethod
     def of(cls, config: TopicConfig) -> Encoding:
-        """Return what ``config`` asks for."""
         kind = LOG_APPEND_TIME if config.log_append_time else CREATE_TIME
         codec = codecs.NAMES.get(config.compression_type, 0)
         levels = {
@@ -49,11 +55,59 @@ class Encoding(NamedTuple):
         return cls(batches.batch_attributes(0, kind, False), codec, levels.get(codec))
 
 
+class Admission:
+    """The sizes, keys and timestamps that a topic accepts, by its settings."""
+
+    __slots__ = (
+        "_after_ms",
+        "_before_ms",
+        "_config",
+        "_topic",
+        "max_batch_bytes",
+        "needs_key",
+        "timestamp_type",
+    )
+
+    def __init__(self, topic: str, config: TopicConfig) -> None:
+        self._topic = topic
+        self._config = config
+        self._after_ms = config.message_timestamp_after_max_ms
+        self._before_ms = config.message_timestamp_before_max_ms
+        self.max_batch_bytes = min(config.max_message_bytes, config.segment_bytes)
+        self.needs_key = config.compact
+        self.timestamp_type = LOG_APPEND_TIME if config.log_append_time else CREATE_TIME
+
+    def keyless(self) -> InvalidRecordError:
+        """Return the error for a record without a key in a compacted topic."""
+        return InvalidRecordError(
+            f"{self._topic} is compacted: every record needs a key (cleanup.policy contains 'compact')"
+        )
+
+    def too_large(self, size: int) -> RecordTooLargeError:
+        """Return the error for a batch past ``max_batch_bytes``."""
+        return RecordTooLargeError(
+            f"{self._topic}: a batch of {size} bytes is larger than {self.max_batch_bytes}, the smaller of"
+            f" max.message.bytes={self._config.max_message_bytes} and"
+            f" segment.bytes={self._config.segment_bytes}"
+        )
+
+    def check_timestamps(self, oldest: int, newest: int, now_ms: int) -> None:
+        """Raise when producers' own timestamps lie too far from now; the log's own never do."""
+        if self._config.log_append_time:
+            return
+        for timestamp in (newest, oldest):
+            if timestamp > LONG_MAX or not -self._before_ms <= timestamp - now_ms <= self._after_ms:
+                raise InvalidRecordError(
+                    f"{self._topic}: timestamp {timestamp} is too far from now ({now_ms}); see"
+                    " message.timestamp.before.max.ms and message.timestamp.after.max.ms"
+                )
+
+
 def append_compressed(writer: PartitionWriter, record: Record, sync: bool) -> Appended:
     """Append one record to a topic with a codec."""
     if writer.admission.needs_key and record.key is None:
         raise writer.admission.keyless()
-    target = buffers.take()
+    target = take_buffer()
     placed, timestamp = _append(writer, partial(kernel.encode_tuples, target, [record]), target, 1, sync)
     return Appended(writer.partition, placed.offset, timestamp)
 
@@ -65,7 +119,7 @@ def append_records(writer: PartitionWriter, records: Sequence[Record], sync: boo
         for record in rows:
             if record[1] is None:
                 raise writer.admission.keyless()
-    target = buffers.take()
+    target = take_buffer()
     return _append(writer, partial(kernel.encode_tuples, target, rows), target, len(rows), sync)[0]
 
 
@@ -76,8 +130,22 @@ def append_arrow(
     if writer.admission.needs_key and ("key" not in table.schema.names or table.column("key").null_count):
         raise writer.admission.keyless()
     rows = batches.ArrowRows(table)
-    target = buffers.take()
+    target = take_buffer()
     return _append(writer, partial(rows.encode_into, target), target, len(rows), sync)[0]
+
+
+def take_buffer() -> bytearray:
+    """Return a buffer that no other thread uses, with undefined contents."""
+    try:
+        return _spare.pop()
+    except IndexError:
+        return bytearray(FIRST_BYTES)
+
+
+def give_back(buffer: bytearray) -> None:
+    """Keep a buffer for the next append. Not after an error: its traceback may still refer to it."""
+    if len(buffer) <= KEPT_BYTES:
+        _spare.append(buffer)
 
 
 def _append(
@@ -85,7 +153,7 @@ def _append(
 ) -> tuple[AppendedRange, int]:
     """Return where the batches went, and the largest timestamp of the last one."""
     first, end, stamped = writer.exclusively(_encode_and_write, writer, encode, target, total)
-    buffers.give_back(target)
+    give_back(target)
     if end > first:
         writer.acknowledge(end, sync)
     return _new_tuple(AppendedRange, (writer.partition, first, end - first)), stamped

@@ -1,66 +1,50 @@
 """What a partition remembers of idempotent and transactional producers, by Kafka's rules.
 
-For each producer id: its epoch, the last five batches (to recognise a retry), the open transaction. From
-the open transactions follows the last stable offset, up to which ``read_committed`` may look; a marker
-ends one, and an abort goes into the ``.txnindex``.
+For each producer id: its epoch, the last five batches (to recognise a retry), the open transaction. The open
+transactions give the last stable offset, where ``read_committed`` stops; a marker ends one, and an abort goes
+into the ``.txnindex``.
 
-    find_duplicate(batch)  a retry of one of the last five: answer with where it went, append nothing
-    validate(batch)        before the append: epoch, sequence and transaction fit, or a ProducerError
+    find_duplicate(batch)  a retry of one of the last five: return where it went
+    validate(batch)        before the append: raise if epoch, sequence or transaction do not fit
     update(batch)          after the append, and for every batch replayed at recovery (``replay=True``)
 
-Pure memory, touches no disk, not thread-safe by itself: the partition's lock guards it. A crash loses it;
-recovery loads the last valid ``.snapshot`` and replays the batches after it, which ends in the same state
-because nothing here depends on anything but the batches in their order. (Which of the last five batches
-are remembered is the exception: a snapshot holds only the last of each producer, as in Kafka.)
+`ProducerState` touches no disk and is guarded by the partition's lock. A crash loses it; `replay_producers`
+loads the last valid ``.snapshot`` and replays the batches after it, which ends in the same state, because it
+only depends on the batches in their order. (Exception: a snapshot holds only the last of a producer's five
+batches, as in Kafka.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from stratalog.errors import (
+    FormatError,
     InvalidProducerEpochError,
     InvalidRecordError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
     StratalogError,
 )
-from stratalog.format.batch import BatchHeader
+from stratalog.format import batch as batches
+from stratalog.format import producer_snapshot
+from stratalog.format.batch import BatchHeader, Scan
 from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.kernel import AppendInfo, Producer
+from stratalog.log.check.resync import resume
+from stratalog.log.context import LogContext
+from stratalog.log.names import segment_name
+from stratalog.log.segment.segment import Segment, scan_file
 
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 MAX_SEQUENCE = 2**31 - 1
 DUPLICATE, FENCED, UNSEQUENCED, NEW_EPOCH, GAP, NOT_TRANSACTIONAL, COORDINATOR_FENCED = range(1, 8)
-"""What the kernel's `Producer` and `AppendInfo.admit` answer; 0 is yes."""
+"""Codes that the kernel's `Producer` and `AppendInfo.admit` return; 0 accepts the batch."""
 
 MarkerType = Literal["commit", "abort"]
 Origin = Literal["client", "coordinator"]
-
-
-class _Header(Protocol):
-    """The part of a batch header this module looks at."""
-
-    @property
-    def producer_id(self) -> int: ...
-    @property
-    def producer_epoch(self) -> int: ...
-    @property
-    def base_sequence(self) -> int: ...
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def last_offset(self) -> int: ...
-    @property
-    def max_timestamp(self) -> int: ...
-    @property
-    def is_transactional(self) -> bool: ...
-    @property
-    def is_control(self) -> bool: ...
 
 
 class ProducerBatch(NamedTuple):
@@ -84,9 +68,9 @@ class ProducerBatch(NamedTuple):
 
     @classmethod
     def of(
-        cls, header: _Header, marker: MarkerType | None = None, coordinator_epoch: int = -1
+        cls, header: BatchHeader, marker: MarkerType | None = None, coordinator_epoch: int = -1
     ) -> ProducerBatch:
-        """From a batch header; the marker's type and coordinator epoch are in the control record."""
+        """Take the facts from a header; the marker's type and coordinator epoch are in the control record."""
         return cls(
             header.producer_id,
             header.producer_epoch,
@@ -103,7 +87,7 @@ class ProducerBatch(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """Where the batch that is being sent again went the first time."""
+    """Where the repeated batch was appended the first time."""
 
     base_offset: int
     last_offset: int
@@ -111,10 +95,10 @@ class Duplicate(NamedTuple):
 
 
 class CompletedTxn(NamedTuple):
-    """A transaction its marker just ended. ``last_offset`` is the marker's own.
+    """A transaction that a marker just ended. ``last_offset`` is the marker's own.
 
-    ``last_stable_offset`` is what Kafka writes beside an abort: the first offset of the earliest other
-    open transaction, or the offset after the marker.
+    ``last_stable_offset`` is what Kafka writes with an abort: the first offset of the earliest other open
+    transaction, or the offset after the marker.
     """
 
     producer_id: int
@@ -124,12 +108,12 @@ class CompletedTxn(NamedTuple):
     last_stable_offset: int
 
     def aborted_txn(self) -> AbortedTxn:
-        """The entry for the ``.txnindex``."""
+        """Return the entry for the ``.txnindex``."""
         return AbortedTxn(self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset)
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """Sequences count 0 .. 2**31 - 1 and start over; -1 is none."""
+    """Advance a sequence: they count 0 .. 2**31 - 1 and start over; -1 is none."""
     if sequence < 0:
         return NO_SEQUENCE
     return (sequence + increment) & MAX_SEQUENCE
@@ -142,7 +126,7 @@ class ProducerState:
         self._expiration_ms = expiration_ms
         self._log_start_offset = log_start_offset
         self.seen_any = False
-        """Whether a batch with a producer id was ever taken in: without one there is nothing to replay."""
+        """True if a batch with a producer id was ever taken in."""
         self._producers: dict[int, Producer] = {}
         self._open: dict[int, int] = {}  # first offset of a transaction -> producer id
         self._decided: dict[int, int] = {}  # first offset -> marker the high watermark has yet to pass
@@ -155,7 +139,7 @@ class ProducerState:
         return list(self._producers)
 
     def last_sequence(self, producer_id: int) -> int:
-        """The sequence of a producer's last record here; -1 when it is not known."""
+        """Return the sequence of a producer's last record here; -1 when it is not known."""
         producer = self._producers.get(producer_id)
         return NO_SEQUENCE if producer is None else producer.last_sequence()
 
@@ -170,7 +154,7 @@ class ProducerState:
     def validate(
         self, *batches: ProducerBatch, origin: Origin = "client", transaction_version: int = 1
     ) -> None:
-        """Raise what Kafka would answer when these batches, in one append, do not fit. Changes nothing.
+        """Raise the error Kafka would return if these batches of one append do not fit. Changes nothing.
 
         A coordinator writes markers, and batches that have no sequence; clients always have one. From
         ``transaction_version`` 2 on (KIP-890) a marker must have a newer epoch than the transaction it ends.
@@ -194,7 +178,7 @@ class ProducerState:
             _take(producer, batch)
 
     def admit(self, info: AppendInfo, origin: Origin = "client") -> bool:
-        """Say whether ready-made batches may be appended: raise as `validate` does, False for a duplicate.
+        """Return True if ready-made batches may be appended, False for a duplicate; raise as `validate` does.
 
         A duplicate is a batch that comes alone and is among its producer's last five in this epoch: ``info``
         then has its offsets and timestamp. Changes nothing.
@@ -212,10 +196,9 @@ class ProducerState:
         info.remember(self._producers, self._open, first)
 
     def update(self, batch: ProducerBatch, *, replay: bool = False) -> CompletedTxn | None:
-        """Take an appended batch in. A marker that ended a transaction gives a CompletedTxn.
+        """Take an appended batch in; return the transaction that it ended, if any.
 
-        With ``replay`` the batch comes from the log: whatever is there was accepted once, so nothing is
-        checked. Without it a wrong batch is a programmer's error, since `validate` came first.
+        With ``replay`` the batch comes from the log: it was accepted once, so nothing is checked.
         """
         if batch.producer_id < 0:
             return None
@@ -228,7 +211,7 @@ class ProducerState:
         return None
 
     def complete_txn(self, marker: ProducerBatch, *, replay: bool = False) -> CompletedTxn | None:
-        """Take an appended marker in; None when the producer had nothing open here, which is normal.
+        """Take an appended marker in; return None if the producer had no open transaction here (normal).
 
         The transaction stays unstable until the high watermark has passed its marker.
         """
@@ -252,14 +235,14 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the earliest transaction begins that is open, or whose marker is not yet known to be passed
-        by the high watermark; None when there is none. Never below the log's start."""
+        """Where the earliest transaction begins that is open, or whose marker is not yet below the high
+        watermark; None when there is none. Never below the log's start."""
         if not self._open and not self._decided:
             return None
         return max(min((*self._open, *self._decided)), self._log_start_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The offset ``read_committed`` ends at: the first unstable one, at most the high watermark.
+        """Return where ``read_committed`` ends: the first unstable offset, at most the high watermark.
 
         The high watermark never goes back, so transactions decided below it are forgotten here.
         """
@@ -270,11 +253,11 @@ class ProducerState:
         return high_watermark if unstable is None else min(unstable, high_watermark)
 
     def open_txns(self) -> dict[int, int]:
-        """First offset -> producer id of every open transaction, ascending."""
+        """Return first offset -> producer id of every open transaction, ascending."""
         return dict(sorted(self._open.items()))
 
     def expire(self, now_ms: int) -> list[int]:
-        """Forget producers idle for ``producer.id.expiration.ms`` with nothing open; their ids."""
+        """Forget producers idle for ``producer.id.expiration.ms`` with nothing open; return their ids."""
         expired = [
             producer_id
             for producer_id, producer in self._producers.items()
@@ -285,12 +268,12 @@ class ProducerState:
         return expired
 
     def truncate_head(self, log_start_offset: int) -> None:
-        """The log now starts here. Producers stay known, as in Kafka; decided transactions below go."""
+        """Move the log's start. Producers stay known, as in Kafka; decided transactions below it go."""
         self._log_start_offset = max(self._log_start_offset, log_start_offset)
         self._forget_decided(log_start_offset)
 
     def to_entries(self) -> list[ProducerEntry]:
-        """What a ``.snapshot`` holds, by producer id."""
+        """Return the entries of a ``.snapshot``, by producer id."""
         entries = []
         for producer_id, producer in sorted(self._producers.items()):
             sequence, offset, delta, _ = producer.last_batch() or (NO_SEQUENCE, -1, 0, -1)
@@ -312,7 +295,7 @@ class ProducerState:
     def from_entries(
         cls, entries: Iterable[ProducerEntry], expiration_ms: int = 86_400_000, log_start_offset: int = 0
     ) -> ProducerState:
-        """The state a ``.snapshot`` holds. Kafka drops expired producers here: call `expire` next."""
+        """Build the state from a ``.snapshot``. Kafka drops expired producers here: call `expire` next."""
         state = cls(expiration_ms, log_start_offset)
         for entry in entries:
             producer = state._producer(entry.producer_id)
@@ -346,7 +329,7 @@ class ProducerState:
 
 
 def _take(producer: Producer, batch: ProducerBatch) -> bool:
-    """Take a batch into a producer's state; True when it begins a transaction."""
+    """Take a batch into a producer's state; return True if it begins a transaction."""
     if batch.control:
         producer.end(batch.producer_epoch, batch.coordinator_epoch, batch.timestamp)
         return False
@@ -391,3 +374,89 @@ def _refusal(code: int, producer: Producer, batch: ProducerBatch) -> StratalogEr
         f"a marker for {who} comes from coordinator epoch {batch.coordinator_epoch}, which"
         f" {producer.coordinator_epoch} has replaced"
     )
+
+
+NO_LISTS: Mapping[int, list[AbortedTxn]] = {}
+
+
+def load_snapshot(
+    context: LogContext, directory: str, offsets: Iterable[int], end: int, expiration_ms: int
+) -> tuple[ProducerState, int]:
+    """Load the newest valid snapshot at or below ``end``; return its state and its offset."""
+    for offset in sorted(offsets, reverse=True):
+        if offset > end:
+            continue
+        path = f"{directory}/{segment_name(offset)}.snapshot"
+        try:
+            entries = producer_snapshot.parse(context.fs.read_file(path))
+        except FileNotFoundError:
+            continue
+        except FormatError as error:
+            context.warn(f"{path}: {error}; using an older one")
+            continue
+        state = ProducerState.from_entries(entries, expiration_ms)
+        state.expire(context.clock.now_ms())
+        return state, offset
+    return ProducerState(expiration_ms), 0
+
+
+def headers_from(segments: Sequence[Segment], offset: int) -> Iterator[tuple[Segment, memoryview, Scan]]:
+    """Yield scans (headers only, no CRC) of everything from ``offset`` on, behind damage too."""
+    for segment in segments:
+        if segment.next_offset is not None and segment.next_offset <= offset:
+            continue
+        position = segment.start_for(offset).position
+        at_least = segment.base_offset
+        with segment.open_log() as file:
+            while position < segment.size:
+                for at, data, scan in scan_file(file, position, segment.size):
+                    if scan.n:
+                        yield segment, data, scan
+                        position, at_least = at + scan.end, scan.last_offset + 1
+                if position < segment.size:
+                    position = resume(segment, file, position, limit=segment.size, at_least=at_least)
+
+
+def replay_producers(
+    context: LogContext,
+    directory: str,
+    segments: Sequence[Segment],
+    snapshots: Iterable[int],
+    end: int,
+    *,
+    trusted_offset: int | None,
+    expiration_ms: int,
+    snapshot_limit: int,
+    aborted: Mapping[int, list[AbortedTxn]],
+) -> ProducerState:
+    """Return the producer state at ``end``: the newest snapshot, then the batches after it.
+
+    ``trusted_offset`` is set when no batch below it has a producer id. ``aborted`` is filled, by base offset
+    of the segment, with the aborted transactions of the replayed part; no snapshot past ``snapshot_limit`` is
+    used, so that this part covers the segments asked for.
+    """
+    state, at = load_snapshot(context, directory, snapshots, snapshot_limit, expiration_ms)
+    start = at if trusted_offset is None or len(state) else max(at, min(trusted_offset, end))
+    if start < end:
+        replay(state, segments, start, end, aborted)
+    return state
+
+
+def replay(
+    state: ProducerState,
+    segments: Sequence[Segment],
+    start: int,
+    end: int,
+    aborted: Mapping[int, list[AbortedTxn]] = NO_LISTS,
+) -> None:
+    """Carry ``state`` from ``start`` to ``end``; add aborted transactions to their segment's list."""
+    for segment, data, scan in headers_from(segments, start):
+        if not scan.has_producers:
+            continue
+        for header in scan:
+            if header.producer_id < 0 or not start <= header.base_offset < end:
+                continue
+            marker, epoch = batches.decode_control(data, header) if header.is_control else (None, -1)
+            completed = state.update(ProducerBatch.of(header, marker, epoch), replay=True)
+            if completed is not None and completed.aborted and segment.base_offset in aborted:
+                aborted[segment.base_offset].append(completed.aborted_txn())

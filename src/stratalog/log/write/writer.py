@@ -4,19 +4,17 @@ An append is one `write(2)` at the end of the active segment. It returns when th
 when an fsync covers it. Readers in this process see the high watermark: the written end, or the synced end
 where acknowledgements wait for the disk (``flush.messages=1``).
 
-The writer is put together from parts that each do one thing: the `Ledger` of the active segment (where the
-log ends), `SegmentList` (what there is to read), `LogEnd` (who waits for what), `Syncer` (what is durable),
-`ProducerState`, `TailFile`.
+The writer is built from parts: the `Ledger` of the active segment (where the log ends), `SegmentList` (what
+can be read), `LogEnd` (who waits for which end), `Syncer` (what is durable), `ProducerState`, `TailFile`.
 
 **Interrupts.** An operation sets ``ledger.in_doubt`` before its first write and clears it as its last step.
-Whatever cuts it short, Ctrl-C, no memory or an error nobody expected, leaves the mark; the next operation
-finds it and reads the partition again from disk, exactly as after a crash, before it goes on. So nothing in
-between has to be undone, and what was acknowledged before is there.
+Ctrl-C, a failed allocation or an unexpected error leaves the mark; the next operation finds it and reads the
+partition again from disk, exactly as after a crash, before it goes on. So nothing in between has to be
+undone, and everything acknowledged before is there.
 
 Promises: after a failed write the file is cut back to the last whole batch. After a failed fsync nothing more
 is written or acknowledged here. A full disk refuses appends until there is room. An offset that a reader may
-have seen is never given out again. Closing in order writes what makes the next open cheap; nothing depends
-on it.
+have seen is never assigned again. Closing in order makes the next open cheap; nothing depends on it.
 
 Locks, in the order in which they are taken: ``maintenance`` (held while sealed segments are replaced or
 removed, and while the partition is read again; files may be renamed and synced under it), the syncer's leader
@@ -51,19 +49,17 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.kernel import AppendInfo
 from stratalog.log.context import LogContext
 from stratalog.log.names import segment_name
-from stratalog.log.policy.roll import jitter_ms, roll_due_idle, should_roll
+from stratalog.log.policy.roll import roll_due_idle, should_roll
 from stratalog.log.read.reader import Isolation
-from stratalog.log.recover.recovery import OpenAs, WriterState, open_partition
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write.active import WRITE_BEHIND_ENTRIES, ActiveSegment
 from stratalog.log.write.active_keys import ActiveKeyIndex
-from stratalog.log.write.admission import Admission
-from stratalog.log.write.append import Encoding, append_compressed
+from stratalog.log.write.append import Admission, Encoding, append_compressed
 from stratalog.log.write.log_end import Completion, End, LogEnd
 from stratalog.log.write.producers import ProducerBatch
+from stratalog.log.write.recovery import OpenAs, WriterState, open_partition
 from stratalog.log.write.segment_list import SegmentList, aborted_in, of_segments
-from stratalog.log.write.sync import InDoubtError, SyncedEnd, Syncer
-from stratalog.log.write.tail_file import TailFile
+from stratalog.log.write.sync import InDoubtError, SyncedEnd, Syncer, TailFile
 from stratalog.model import (
     Appended,
     Header,
@@ -115,7 +111,7 @@ class PartitionWriter:
         self._ready = False
         """True when an append may go ahead: the log is usable, and a first write is prepared."""
         self.swapping = False
-        """Set while files are being swapped; still set afterwards when that was cut short."""
+        """Set while files are being swapped; stays set if the swap was cut short."""
         self._held = False
         """Set while `hold_appends` keeps other threads from appending."""
         self._closed = False
@@ -139,13 +135,13 @@ class PartitionWriter:
             self.syncer.sealed(segment)
         self.acks_wait = config.flush_messages == 1
         self.ends = LogEnd(state.synced.offset if self.acks_wait else state.active.next_offset, self._end_now)
-        """Who waits for the high watermark, the last stable offset or the synced end."""
+        """Waiters for the high watermark, the last stable offset and the synced end."""
         self.apply_config(config)
 
     # -- settings --------------------------------------------------------------------------------
 
     def apply_config(self, config: TopicConfig) -> None:
-        """Take new settings; they hold from the next append on."""
+        """Apply new settings from the next append on."""
         with self.lock:
             self.config = config
             published = self.acks_wait == (config.flush_messages == 1)
@@ -155,7 +151,7 @@ class PartitionWriter:
             self.admission = Admission(self.topic, config)
             self._flush_messages = config.flush_messages
             if config.key_index_enable and self.active.keys is None and self.active.size == 0:
-                self.active.keys = ActiveKeyIndex()
+                self.active.sidecars.keys = ActiveKeyIndex()
             self.active.arm(config)
             if not published:
                 if not self.acks_wait:
@@ -167,26 +163,26 @@ class PartitionWriter:
 
     @property
     def unusable(self) -> StratalogError | None:
-        """Why this partition refuses to be written, if it does."""
+        """The error that every write raises, if any."""
         return self._unusable
 
     def make_usable(self) -> None:
         """Raise when this partition cannot be written; do what must happen before the next write.
 
-        Call it without the partition's lock. `exclusively` calls it where it is needed.
+        Call it without the partition's lock.
         """
         if self._unusable is not None:
             raise self._unusable
         if self._held:
             with self.maintenance:
-                self._held = False  # whoever held appends back is done, or was interrupted
+                self._held = False  # the thread that held appends is done, or was interrupted
         if self._before_first_write is not None:
             self._before_first_write()
             with self.lock:
                 self._before_first_write = None
                 self._written = True
                 if self.acks_wait and self._tail.high_watermark < 0:
-                    self._write_tail()  # without one a reader beside would go to the written end
+                    self._write_tail()  # without one, readers in other processes go to the written end
         if self.active.ledger.in_doubt or self.swapping:
             self._reload()
         with self.lock:
@@ -202,15 +198,15 @@ class PartitionWriter:
             self.make_usable()
 
     def _refuse(self, error: StratalogError) -> None:
-        """Refuse every write from now on; the first reason counts."""
+        """Refuse every write from now on, with the first error given."""
         self._unusable = self._unusable or error
         self._ready = False
 
     def _reload(self) -> None:
         """Read the partition again after an operation was cut short, as a start after a crash does.
 
-        Every acknowledged record is in the files by now, so recovery finds it. Readers keep what they have:
-        nothing below the high watermark changes.
+        Every acknowledged record is in the files, so recovery finds it. Nothing below the high watermark
+        changes for readers.
         """
         with self.maintenance:
             with self.lock:
@@ -239,7 +235,7 @@ class PartitionWriter:
                 self._install(state)
 
     def _install(self, state: WriterState) -> None:
-        """Go on with what recovery found. The marks that asked for it are taken off last."""
+        """Continue with what recovery found. The marks that asked for it are cleared last."""
         self._written = True
         self.producers = state.producers
         self.syncer.reloaded(state.unsynced)
@@ -257,11 +253,11 @@ class PartitionWriter:
         self.swapping = False
 
     def take_offline(self, error: StorageError) -> None:
-        """The log directory failed: nothing more is written here."""
+        """Refuse writes because the log directory failed."""
         self._refuse(LogDirOfflineError(f"{self.topic}-{self.partition} is offline: {error}"))
 
     def mark_deleted(self) -> None:
-        """The topic was deleted and this writer closed: readers are told so, before the files go."""
+        """Make readers raise UnknownTopicError, before the files of the deleted topic go."""
         self.deleted = UnknownTopicError(f"topic {self.topic} was deleted")
         for segment in self.segments():
             segment.deleted = True
@@ -298,16 +294,16 @@ class PartitionWriter:
         return self.syncer.end.offset
 
     def refresh(self) -> None:
-        """This view is always current; while files are being swapped it will be in a moment.
+        """Wait for a swap under way; otherwise this view is always current.
 
-        UnknownTopicError says that the topic was deleted.
+        Raise UnknownTopicError if the topic was deleted.
         """
         if self.deleted is not None:
             raise self.deleted
         if self.swapping:
             with self.maintenance:
                 if self.swapping and not self._closed:
-                    self._reload()  # whoever was at it is gone
+                    self._reload()  # the swap was cut short
 
     def end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
         """Return the first offset readers may not see: the high watermark, or the last stable offset."""
@@ -341,11 +337,11 @@ class PartitionWriter:
         return self.segment_list.all()
 
     def local_segments(self) -> tuple[Segment, ...]:
-        """Return the segments that lie in this directory; those before them are in the archive."""
+        """Return the segments in this directory; those before them are in the archive."""
         return self.segment_list.local
 
     def cold_segments(self) -> tuple[Segment, ...]:
-        """Return the segments that the archive has, also those that still lie here."""
+        """Return the segments that the archive has, also those that are still in this directory."""
         return self.segment_list.cold
 
     def segment_infos(self) -> list[SegmentInfo]:
@@ -369,13 +365,13 @@ class PartitionWriter:
                 if not self.swapping and segments[:-1] == self.segments()[: len(segments) - 1]:
                     raise
                 continue
-            # An index that was renamed away meanwhile looks like one that was never there.
+            # An index that was renamed meanwhile looks like one that never existed.
             self.refresh()
             if not self.swapping and segments[:-1] == self.segments()[: len(segments) - 1]:
                 return found
 
     def advance(self, high_watermark: int) -> None:
-        """Move the high watermark and tell those who wait. Under the lock."""
+        """Move the high watermark and complete the waits it reaches. Under the lock."""
         ends = self.ends
         ends.high_watermark = max(high_watermark, ends.high_watermark)
         if ends.waiting:
@@ -392,7 +388,7 @@ class PartitionWriter:
         timestamp: int | None = None,
         sync: bool = False,
     ) -> Appended:
-        """Append one record: encode, write, account. The path of every single append."""
+        """Append one record: encode, write, account."""
         if self._codec:
             return append_compressed(self, Record(value, key, headers, timestamp), sync)
         while True:
@@ -430,8 +426,9 @@ class PartitionWriter:
                     self._settle(active, due, ledger.next_offset - 1, ledger.last_position, timestamp, now)
                 end = ledger.next_offset
                 offset = end - 1
-                if active.keys is not None and key is not None:
-                    active.keys.add_row(kernel.key_row(key, offset))
+                keys = active.sidecars.keys
+                if keys is not None and key is not None:
+                    keys.add_row(kernel.key_row(key, offset))
                 if not self.acks_wait:
                     ends = self.ends
                     ends.high_watermark = end
@@ -446,10 +443,7 @@ class PartitionWriter:
     def _write_one(
         self, value: bytes | None, key: bytes | None, headers: Sequence[Header], timestamp: int, now_ms: int
     ) -> int:
-        """Write one record where the ledger alone cannot: too large, or the roll policy must be asked.
-
-        Return its offset.
-        """
+        """Write one record that the ledger cannot (too large, or a roll may be due); return its offset."""
         offset = self.next_offset
         data = kernel.encode_one(
             value, key, headers, timestamp, offset, self.leader_epoch, self.admission.timestamp_type
@@ -476,8 +470,8 @@ class PartitionWriter:
         """Write one encoded batch at the end and account for it; roll first when that is due.
 
         Inside `exclusively`. The offsets in ``data`` must already be the next ones. ``crc`` is the CRC-32C of
-        all of ``data`` or, where that is not at hand, its bytes; ``count`` the records in it that are not
-        control records; ``producer`` its facts when it has a producer id.
+        all of ``data``, or its bytes if that is not at hand; ``count`` the records in it that are not control
+        records; ``producer`` is set if it has a producer id.
         """
         active = self.active
         ledger = active.ledger
@@ -495,12 +489,13 @@ class PartitionWriter:
         due = ledger.took(crc, size, base_offset, last_offset, count, min_timestamp, max_timestamp)
         if due:
             self._settle(active, due, last_offset, position, max_timestamp, now_ms)
-        if active.keys is not None and count:
-            active.keys.extend(*batches.decode_keys(data, batches.scan(data, check_crc=False)))
+        keys = active.sidecars.keys
+        if keys is not None and count:
+            keys.extend(*batches.decode_keys(data, batches.scan(data, check_crc=False)))
         if producer is not None:
             completed = self.producers.update(producer)
             if completed is not None and completed.aborted:
-                active.aborted_txns.append(completed.aborted_txn())
+                active.sidecars.aborted.append(completed.aborted_txn())
                 self._write_behind(active)
         if not self.acks_wait:
             self.ends.high_watermark = last_offset + 1
@@ -511,8 +506,7 @@ class PartitionWriter:
     def write_batches(self, info: AppendInfo, now_ms: int) -> None:
         """Write placed batches at the end and account for them, in one write per segment.
 
-        Inside `exclusively`. What rolling needs, keys, producers and the high watermark follow each write. A
-        failure leaves whole batches: all of this call, or those of the segments before.
+        Inside `exclusively`. A failure leaves whole batches: all of this call, or those of earlier segments.
         """
         forced = False
         while info.row < info.n:
@@ -530,8 +524,8 @@ class PartitionWriter:
             while due:
                 self._settle(active, due, info.last_offset, ledger.last_position, info.timestamp, now_ms)
                 due = info.account(ledger)
-            if active.keys is not None:
-                _add_keys(active.keys, info, first)
+            if active.sidecars.keys is not None:
+                _add_keys(active.sidecars.keys, info, first)
             if info.producers:
                 self.producers.remember(info, first)
             if not self.acks_wait:
@@ -558,7 +552,7 @@ class PartitionWriter:
         max_timestamp: int,
         now_ms: int,
     ) -> None:
-        """Do what only some appends bring with them: an index entry, a block of the seal, a first batch."""
+        """Do what only some appends need: an index entry, a block of the seal, a first batch, more room."""
         active.settle(due, last_offset, position)
         if due & kernel.FIRST_BATCH:
             active.first_timestamp = max_timestamp
@@ -573,7 +567,7 @@ class PartitionWriter:
             active.reserve_ahead()
 
     def _cut_back(self, active: ActiveSegment, error: StorageError) -> None:
-        """After a failed write: leave no half batch behind, or else refuse to go on."""
+        """Remove a half batch after a failed write, or else refuse further writes."""
         try:
             active.open_for_append().truncate(active.size)
         except StorageError as second:
@@ -609,11 +603,11 @@ class PartitionWriter:
         return self.active
 
     def roll(self) -> bool:
-        """Seal the active segment now; False when it holds nothing."""
+        """Seal the active segment now; return False if it is empty."""
         return self.exclusively(self._roll_now)
 
     def roll_idle(self, next_offset: int) -> bool:
-        """Seal the active segment if it still ends at ``next_offset``: nothing was appended since."""
+        """Seal the active segment if nothing was appended since ``next_offset`` was its end."""
         return self.exclusively(lambda: self.next_offset == next_offset and self._roll_now())
 
     def _roll_now(self) -> bool:
@@ -635,7 +629,7 @@ class PartitionWriter:
             new = self.next_segment(next_base)
             new.file = self.context.handles.acquire(new.path(), "x")
         except StorageError:
-            old.ledger.in_doubt = False  # nothing is changed by then but files that are written again
+            old.ledger.in_doubt = False  # only files that are written again were changed
             raise
         sealed = old.sealed()
         self.syncer.sealed(sealed)
@@ -648,19 +642,9 @@ class PartitionWriter:
         new.ledger.in_doubt = False
 
     def next_segment(self, base_offset: int) -> ActiveSegment:
-        """Return a new, empty segment in memory; its file is not made here."""
-        new = ActiveSegment(
-            self.context,
-            self.directory,
-            self.topic,
-            self.partition,
-            base_offset,
-            size=0,
-            next_offset=base_offset,
-            created_ms=self._now_ms(),
-            jitter_ms=jitter_ms(self.config, self.topic, self.partition, base_offset),
-            keyed=self.config.key_index_enable,
-        )
+        """Return a new, empty segment in memory; its file is not created here."""
+        where = (self.context, self.directory, self.topic, self.partition)
+        new = ActiveSegment(*where, base_offset, self.config)
         new.arm(self.config)
         return new
 
@@ -701,10 +685,10 @@ class PartitionWriter:
             raise
 
     def flush(self) -> int:
-        """Make everything written so far durable; return the synced end, which the tail then tells, too."""
+        """Make everything written so far durable, and write the tail; return the synced end."""
         self.syncer.check()
         self._sync_to(self.next_offset, everything=True)
-        with self.lock:  # whoever led the round may still be writing the tail
+        with self.lock:  # the leader of the round may still be writing the tail
             return self.syncer.end.offset
 
     @property
@@ -718,10 +702,9 @@ class PartitionWriter:
             self.flush()
 
     def settle_tail(self) -> None:
-        """Make everything sealed durable, and that the log is trusted up to the active segment at least.
+        """Make everything written and the tail durable, before sealed segments are replaced.
 
-        Before sealed segments change: a tail that a power cut brings back from before would speak of
-        bytes that are no longer there.
+        Otherwise a power cut could bring back an older tail that describes bytes that no longer exist.
         """
         self.make_usable()
         self.flush()
@@ -775,14 +758,13 @@ class PartitionWriter:
             if strict:
                 raise
             # The tail may lag: an old one only means that more is scanned after a crash.
-            # A full disk tells by itself.
             if not isinstance(error, DiskFullError):
                 self.context.warn(f"{error}; a start after a crash reads more of the log")
 
     # -- what time makes due -----------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what time alone makes due: an idle roll, flush.ms, a sync after a roll, write-behind."""
+        """Do what is due by time: an idle roll, flush.ms, a sync after a roll, write-behind."""
         if self._unusable is not None or self._closed:
             return
         active = self.active
@@ -808,11 +790,11 @@ class PartitionWriter:
                     self._write_tail()
 
     def _written_behind(self) -> bool:
-        """Return True if index entries or the tail are to be written."""
+        """Return True if index entries or the tail must be written."""
         return self._written and (self.active.behind or self.ends.high_watermark != self._tail.high_watermark)
 
     def release_handle(self) -> bool:
-        """Let the active log's file handle go until the next append; False when it is in use or not held."""
+        """Release the active log's file handle until the next append; False if it is in use or not held."""
         if not self.lock.acquire(blocking=False):
             return False
         try:
@@ -831,12 +813,12 @@ class PartitionWriter:
         return bool(self.segment_list.cold)
 
     def attach_cold(self, cold: Sequence[Segment], log_start_offset: int) -> None:
-        """Take over what the archive has, ascending; the log begins at ``log_start_offset`` or there."""
+        """Set the archived segments, ascending; the log starts at ``log_start_offset`` at the earliest."""
         with self.lock:
             self.segment_list.attach_cold(cold, log_start_offset, self.high_watermark)
 
     def checked_log_start(self, offset: int) -> int:
-        """Return where the log would start after `advance_log_start`; raise when it cannot."""
+        """Return where the log would start after `advance_log_start`; raise if the offset is out of range."""
         return self.exclusively(self._checked_log_start, offset)
 
     def _checked_log_start(self, offset: int) -> int:
@@ -848,25 +830,25 @@ class PartitionWriter:
         return max(offset, self.segment_list.log_start_offset)
 
     def advance_log_start(self, offset: int) -> list[Segment]:
-        """Move the log start offset up; return the sealed segments wholly below it, which are hidden now.
+        """Move the log start offset up; hide and return the sealed segments wholly below it.
 
-        It may be there already: a segment that was active when its last record was deleted goes once sealed.
+        Call it again for an unchanged offset to remove a segment that was still active the first time.
         """
 
         def advance() -> list[Segment]:
             start = self._checked_log_start(offset)
             gone = self.segment_list.sealed_below(start)
             self.segment_list.start_at(start)
-            self._hide(gone)  # last: who misses a segment finds that the log begins behind it
+            self._hide(gone)  # last: a reader that misses a segment finds that the log begins behind it
             self.producers.truncate_head(start)
             return gone
 
         return self.exclusively(advance)
 
     def drop_local(self, offset: int) -> list[Segment]:
-        """Hide the sealed segments wholly below ``offset``: the archive has them, and readers go on there.
+        """Hide and return the sealed segments wholly below ``offset``; readers continue in the archive.
 
-        The log starts where it did. Under ``maintenance``.
+        The log start does not change. Under ``maintenance``.
         """
 
         def drop() -> list[Segment]:
@@ -886,9 +868,9 @@ class PartitionWriter:
         self.segment_list.hide(gone)
 
     def hold_appends(self, act: Callable[[], T]) -> T:
-        """Run ``act`` while appends of other threads wait. It may sync and rename, which no lock allows.
+        """Run ``act`` while appends of other threads wait; unlike under a lock it may sync and rename.
 
-        ``act`` works on the writer's parts through methods that do not call `exclusively`.
+        ``act`` must not call `exclusively`.
         """
         self.make_usable()
         with self.maintenance:
@@ -903,10 +885,10 @@ class PartitionWriter:
     # -- the end -----------------------------------------------------------------------------------
 
     def close(self, *, finish: bool = True) -> None:
-        """Sync, write what makes the next open cheap, release the files, wake those who wait.
+        """Sync, write what makes the next open cheap, release the files, wake all waiters.
 
-        Followers are woken whether or not the rest succeeds. Without ``finish`` nothing is written: the
-        files are about to be deleted.
+        Waiters are woken even if the rest fails. Without ``finish`` nothing is written: the files are about
+        to be deleted.
         """
         if self._closed:
             return

@@ -25,10 +25,10 @@ from stratalog.log import names
 from stratalog.log.context import LogContext
 from stratalog.log.names import Kind, file_name
 from stratalog.log.read.archived_segment import ArchivedSegment
-from stratalog.log.recover.producer_replay import load_snapshot, replay
 from stratalog.log.segment.segment import Segment
 from stratalog.log.segment.sidecars import Sidecars
-from stratalog.log.write.tail_file import TailFile
+from stratalog.log.write.producers import load_snapshot, replay
+from stratalog.log.write.sync import TailFile
 from stratalog.store.copies.cutting import pieces_before
 from stratalog.store.copies.source import Part, names_of, retry_when_changed
 
@@ -250,7 +250,7 @@ class PartitionBuilder:
         """
         size = self._fs.stat(self.path(base_offset, "log")).size
         segment = self._add(base_offset, size, next_offset)
-        made = Sidecars.of(segment, self._config.index_interval_bytes, keyed=self._config.key_index_enable)
+        made = segment.derive(self._config.index_interval_bytes, keyed=self._config.key_index_enable)
         made.aborted = list(segment.aborted())
         self._copied_bytes += size
         last = _Last(segment, made, cleaned)

@@ -29,8 +29,8 @@ from stratalog.fs import FileSystem, Lock
 from stratalog.log.context import Clock, LogContext
 from stratalog.log.names import partition_dir
 from stratalog.log.read.reader import out_of_range
-from stratalog.log.recover.recovery import OpenAs, open_partition
 from stratalog.log.write import produce
+from stratalog.log.write.recovery import OpenAs, open_partition
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store import logdir
 from stratalog.store.copies.building import (

@@ -33,8 +33,7 @@ from stratalog.format.batch import HEADER_SIZE, BatchHeader, Scan
 from stratalog.format.batch.decode import decompress
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.chunks import Chunk, read_chunks
-from stratalog.log.segment.scanning import scan_file
-from stratalog.log.segment.segment import Segment, Start
+from stratalog.log.segment.segment import Segment, Start, scan_file
 
 _ATTRIBUTES, _LAST_DELTA, _MAX_TIMESTAMP, _COUNT, _CRC, _LENGTH = 21, 23, 35, 57, 17, 8
 

@@ -57,8 +57,7 @@ from stratalog.fs import FileSystem
 from stratalog.log import names
 from stratalog.log.context import Clock, LogContext
 from stratalog.log.names import file_name, parse_file, parse_partition_dir, partition_dir
-from stratalog.log.segment.scanning import scan_file
-from stratalog.log.segment.segment import Segment
+from stratalog.log.segment.segment import Segment, scan_file
 from stratalog.log.segment.sidecars import Sidecars
 from stratalog.model import Record
 from stratalog.store import logdir

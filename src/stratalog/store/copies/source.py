@@ -34,11 +34,17 @@ from stratalog.log.context import Clock
 from stratalog.log.names import SEGMENT_KINDS, Kind
 from stratalog.log.read.gaps import check_complete
 from stratalog.log.read.list_offsets import read_epochs
-from stratalog.log.segment.directory_state import DirectoryView, SegmentFiles, view_of
-from stratalog.log.segment.identity import owner_of
-from stratalog.log.segment.listing import LISTING_TRIES, UnsettledError, settled_listing, swap_end
-from stratalog.log.segment.segment import Segment
-from stratalog.log.write.tail_file import read_tail
+from stratalog.log.segment.directory_state import (
+    LISTING_TRIES,
+    DirectoryView,
+    SegmentFiles,
+    UnsettledError,
+    settled_listing,
+    swap_end,
+    view_of,
+)
+from stratalog.log.segment.segment import Segment, owner_of
+from stratalog.log.write.sync import read_tail
 from stratalog.store import logdir
 from stratalog.store.admin.control import ControlClient
 from stratalog.store.catalog import TopicEntry

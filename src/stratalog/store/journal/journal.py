@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import errno
 import secrets
-import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -51,15 +50,15 @@ from stratalog.errors import (
 from stratalog.format import batch as batches
 from stratalog.format import codecs
 from stratalog.format import journal as journals
-from stratalog.format.batch import Scan
+from stratalog.format.batch import Scan, set_producer
 from stratalog.format.journal import Entry, StagedFile, Target
 from stratalog.fs import FileSystem
 from stratalog.fs.contract import has_errno
 from stratalog.log.read.reader import segment_index
-from stratalog.log.segment.scanning import scan_file
+from stratalog.log.segment.segment import scan_file
 from stratalog.log.write import produce
-from stratalog.log.write.admission import Admission
 from stratalog.log.write.adopting import adopt
+from stratalog.log.write.append import Admission
 from stratalog.log.write.producers import MAX_SEQUENCE, increment_sequence
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.admin.control import Progress
@@ -312,8 +311,6 @@ class Journal:
 
 APPEND_BYTES = 1 << 20
 
-_CRC = struct.Struct(">I")
-_PRODUCER = struct.Struct(">qhi")  # producer id, epoch, base sequence
 _INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
 
 
@@ -455,7 +452,8 @@ class RollForward:
                     buffer = bytearray()
                 at = len(buffer)
                 buffer += data[header.position : header.position + header.size]
-                _stamp(buffer, at, self._journal.producer_id, increment_sequence(sequence, first))
+                with memoryview(buffer) as view, view[at:] as batch:
+                    set_producer(batch, self._journal.producer_id, 0, increment_sequence(sequence, first))
         if buffer:
             produce.append_batches(admitted, buffer)
 
@@ -523,11 +521,3 @@ class _Admitted:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._writer, name)
-
-
-def _stamp(buffer: bytearray, at: int, producer_id: int, sequence: int) -> None:
-    """Say in the last batch of ``buffer``, which begins at ``at``, whose it is."""
-    _PRODUCER.pack_into(buffer, at + 43, producer_id, 0, sequence)
-    with memoryview(buffer) as view:
-        crc = kernel.crc32c(view[at + 21 :])
-    _CRC.pack_into(buffer, at + 17, crc)

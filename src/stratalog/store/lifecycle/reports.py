@@ -17,8 +17,7 @@ from stratalog.log.check.damage import UNKNOWN, Damage
 from stratalog.log.check.verify import VerifyReport, verify_partition
 from stratalog.log.names import parse_file
 from stratalog.log.policy.preview import Step
-from stratalog.log.segment.directory_state import view_of
-from stratalog.log.segment.listing import list_files
+from stratalog.log.segment.directory_state import list_files, view_of
 from stratalog.model import SegmentState
 from stratalog.store.lifecycle.planning import overdue
 

@@ -1,19 +1,20 @@
-"""Opening a partition for writing: settle what an earlier life left, find the end, cut a torn tail.
+"""Opening a partition for writing: settle what a crash left, find the end, cut a torn tail.
 
-After a clean stop nothing is scanned. After a crash only what lies past the synced end is: every batch
-there must check out and follow the one before; at the first that does not, the log is cut, and what lay
-behind, later segments included, is saved as `.torn` and synced before anything is truncated. Below the
-synced end nothing is ever cut: damage there is corruption, which readers name and `repair` may give up.
+After a clean stop nothing is scanned. After a crash only the part past the synced end is: every batch there
+must be valid and follow the one before; at the first that does not, the log is cut, and everything behind,
+later segments included, is saved as `.torn` and synced before anything is truncated. Below the synced end
+nothing is ever cut: damage there is corruption, which readers name and `repair` may give up.
 
-The synced end is what `stratalog.tail` says or, where that is missing or a Kafka broker wrote last, the
-recovery point of the log directory's checkpoint. After a broker's clean stop all of the log is synced.
+The synced end is in `stratalog.tail` or, if that is missing or a Kafka broker wrote last, the recovery point
+of the log directory's checkpoint. After a broker's clean stop all of the log is synced.
 
-Recovery can itself be cut short at any call: it only ever derives the same decisions again.
+Recovery can itself be cut short at any call: the next one derives the same decisions again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -25,7 +26,6 @@ from stratalog.format import batch as batches
 from stratalog.format import producer_snapshot, txn_index
 from stratalog.format import tail as tails
 from stratalog.format.batch import Scan, Stop
-from stratalog.format.seal import Seal
 from stratalog.format.seal import pack as pack_seal
 from stratalog.format.seal import parse as parse_seal
 from stratalog.format.tail import Tail
@@ -35,17 +35,11 @@ from stratalog.log.check.damage import reason_of
 from stratalog.log.check.resync import resume
 from stratalog.log.context import LogContext
 from stratalog.log.read.list_offsets import read_epochs
-from stratalog.log.recover.producer_replay import replay_producers
-from stratalog.log.segment.activation import Activation
-from stratalog.log.segment.directory_state import DirectoryView, view_of
-from stratalog.log.segment.identity import owner_of
-from stratalog.log.segment.listing import list_files, run_actions, swap_end
-from stratalog.log.segment.scanning import SCAN_BYTES, scan_file
-from stratalog.log.segment.segment import Segment
-from stratalog.log.write.active import ActiveSegment
-from stratalog.log.write.producers import ProducerState
-from stratalog.log.write.sync import SyncedEnd
-from stratalog.log.write.tail_file import TailFile, read_tail
+from stratalog.log.segment.directory_state import DirectoryView, list_files, run_actions, swap_end, view_of
+from stratalog.log.segment.segment import SCAN_BYTES, Segment, owner_of, scan_file
+from stratalog.log.write.active import Activation, ActiveSegment
+from stratalog.log.write.producers import ProducerState, replay_producers
+from stratalog.log.write.sync import SyncedEnd, TailFile, read_tail, sync_file
 
 
 class WriterState(NamedTuple):
@@ -60,23 +54,23 @@ class WriterState(NamedTuple):
     tail: Tail | None
     unsynced: tuple[Segment, ...] = ()
     recovered: bool = False
-    """Something was found anew, so that a close must write it down even if nothing is appended."""
+    """A close must write the state down even if nothing is appended."""
 
 
 MAX_OFFSETS = 2**31
 """Offsets in a segment: an index holds them in 31 bits."""
 EVERYTHING = 2**63 - 1
-"""The synced end of a log that was closed in order by a writer that left no word of where."""
+"""The synced end of a log that was closed in order by a writer that did not record where."""
 
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening a partition found and did, for logs and for `stratalog verify`."""
+    """What opening a partition found and did."""
 
     directory: str
     scanned_bytes: int = 0
     cuts: list[str] = field(default_factory=list)
-    """A line for each tail that was cut, with where it was saved."""
+    """A line for each tail that was cut, with the path of the saved bytes."""
     damages: list[str] = field(default_factory=list)
     """A line for each thing missing below the synced end."""
 
@@ -88,18 +82,18 @@ class OpenAs:
     clean: bool = False
     """The last writer stopped in order."""
     foreign: bool = False
-    """The last writer was not this library: its word counts, our tail and seals may be stale."""
+    """The last writer was not this library: our tail and seals may be stale."""
     recovery_point: int | None = None
     log_start_offset: int = 0
     local_start_offset: int = 0
-    """Segments wholly below this lie in the archive only; what is left of their files goes."""
+    """Segments wholly below this are in the archive only; local files of them are removed."""
     producer_expiration_ms: int = 86_400_000
 
 
 def open_partition(
     context: LogContext, directory: str, topic: str, partition: int, config: TopicConfig, how: OpenAs
 ) -> tuple[WriterState, RecoveryReport]:
-    """Everything the writer needs, after settling the directory. Raises what the filesystem raises."""
+    """Settle the directory; return what the writer needs, and a report. Raises what the filesystem raises."""
     return _Recovery(context, directory, topic, partition, config, how).run()
 
 
@@ -141,7 +135,7 @@ class _Recovery:
         active, unsynced, end = self._find_end(segments, trusted)
         aborted: dict[int, list[AbortedTxn]] = {}
         if not self.how.clean or not self.aborted_known or unsynced:
-            active.aborted_txns.clear()
+            active.sidecars.aborted.clear()
             past = [segment for segment in segments if segment.base_offset >= trusted.base_offset]
             aborted = {segment.base_offset: [] for segment in past}
         if not self.how.clean:
@@ -158,9 +152,9 @@ class _Recovery:
             snapshot_limit=trusted.base_offset if aborted else end.offset,
             aborted=aborted,
         )
-        active.aborted_txns.extend(aborted.pop(active.base_offset, ()))
-        if not active.aborted_txns:
-            self._remove(active.path("txnindex"))  # it told of a marker that a power cut took
+        active.sidecars.aborted.extend(aborted.pop(active.base_offset, ()))
+        if not active.sidecars.aborted:
+            self._remove(active.path("txnindex"))  # a power cut took the markers it lists
         self._write_aborted(aborted)
         keep = max(end.offset, self.how.log_start_offset)
         if self.synced_offset < EVERYTHING:
@@ -170,7 +164,7 @@ class _Recovery:
         if self.ends_damaged:
             keep = max(keep, active.base_offset + 1)
         if keep > end.offset or self.ends_damaged:
-            # These offsets were acknowledged or seen and their records are gone: never give them out again.
+            # These offsets were acknowledged or seen and their records are gone: never assign them again.
             lost = end.offset < self.synced_offset < EVERYTHING
             if lost:
                 self._damage(f"offsets {end.offset} to {self.synced_offset - 1} were synced and are missing")
@@ -198,7 +192,7 @@ class _Recovery:
         return state, self.report
 
     def _write_aborted(self, aborted: dict[int, list[AbortedTxn]]) -> None:
-        """The `.txnindex` of sealed segments past the synced end, and its CRC in their seals."""
+        """Write the `.txnindex` of sealed segments past the synced end, and its CRC in their seals."""
         for base_offset, txns in aborted.items():
             stem = f"{self.directory}/{names.segment_name(base_offset)}"
             data = txn_index.pack(txns)
@@ -214,7 +208,7 @@ class _Recovery:
     # -- the directory -------------------------------------------------------------------------
 
     def _settle(self) -> DirectoryView:
-        """Finish or undo swaps, drop what is marked deleted, drop orphans: Kafka's rules."""
+        """Finish or undo swaps, remove deleted files and orphans, by Kafka's rules."""
         entries = list_files(self.fs, self.directory)
         view = view_of(entries, lambda base: swap_end(self.context, self.directory, base))
         if view.leftovers:
@@ -223,31 +217,27 @@ class _Recovery:
         return view
 
     def _segments(self, view: DirectoryView) -> list[Segment]:
-        found = [
-            Segment(
-                self.context, self.directory, self.topic, self.partition, files.base_offset, size=files.size
-            )
-            for files in view.segments
-        ]
+        where = (self.context, self.directory, self.topic, self.partition)
+        found = [Segment(*where, files.base_offset, size=files.size) for files in view.segments]
         for segment, following in pairwise(found):
             segment.next_offset = following.base_offset
         return self._without_deleted(found)
 
     def _without_deleted(self, segments: list[Segment]) -> list[Segment]:
-        """Finish a deletion of the head: a power cut may have kept any of its renames, and left holes."""
+        """Finish a deletion of the log's head: a power cut may have kept any of its renames."""
         if self.how.foreign:
             return segments
         start = max(self.how.log_start_offset, self.how.local_start_offset)
         below = [segment for segment in segments[1:] if segment.base_offset <= start]
         if below:
             # The producers' state at the new start must outlive what is deleted.
-            self._sync(f"{self.directory}/{names.segment_name(below[-1].base_offset)}.snapshot")
+            sync_file(self.fs, f"{self.directory}/{names.segment_name(below[-1].base_offset)}.snapshot")
             self.fs.sync_dir(self.directory)
         for segment in segments[: len(below)]:
             for kind in (*names.SEGMENT_KINDS, names.SNAPSHOT):  # the log first: readers beside look for it
                 self._remove(segment.path(kind))
         if below:
-            # Durable before a checkpoint is written, which need not name a start where a segment begins.
+            # Durable before a checkpoint is written: its log start need not be where a segment begins.
             self.fs.sync_dir(self.directory)
         return segments[len(below) :]
 
@@ -280,13 +270,13 @@ class _Recovery:
     # -- the end -------------------------------------------------------------------------------
 
     def _known_synced(self, tail: Tail | None) -> int:
-        """Return the offset up to which the last writer synced the log, as far as anything tells."""
+        """Return the offset up to which the last writer synced the log, as far as known."""
         known = max(self.how.recovery_point or 0, 0 if tail is None else tail.synced_offset)
         closed = self.how.clean and tail is None and self.how.recovery_point is None
         return EVERYTHING if closed else known
 
     def _trusted(self, segments: list[Segment], tail: Tail | None) -> SyncedEnd:
-        """From where on the log must be scanned: the synced end, as well as it is known."""
+        """Return where the scan must begin: the synced end, as far as known."""
         by_base = {segment.base_offset: segment for segment in segments}
         if tail is not None:
             segment = by_base.get(tail.synced_base)
@@ -308,7 +298,7 @@ class _Recovery:
         return SyncedEnd(at.base_offset, 0, at.base_offset)
 
     def _end_of(self, segment: Segment) -> SyncedEnd:
-        """The end of a log that was closed in order: headers from the last index entry on."""
+        """Find the end of a log that was closed in order, from the last index entry on."""
         start = segment.start_for(2**63 - 1)
         position, offset = start.position, segment.base_offset
         with segment.open_log() as file:
@@ -320,18 +310,17 @@ class _Recovery:
     def _find_end(
         self, segments: list[Segment], trusted: SyncedEnd
     ) -> tuple[ActiveSegment, list[Segment], SyncedEnd]:
-        """Scan from the trusted end on; returns the active segment, the unsynced sealed ones, the end.
+        """Scan from the trusted end on; return the active segment, the unsynced sealed ones, the end.
 
-        ``segments`` loses what had to be cut off.
+        Segments that had to be cut off are removed from ``segments``.
         """
         at = next(i for i, segment in enumerate(segments) if segment.base_offset == trusted.base_offset)
         position, offset = trusted.position, trusted.offset
         unsynced: list[Segment] = []
         while True:
             segment = segments[at]
-            activation = Activation(
-                self.context, self.config, segment, trusted if at_base(segment, trusted) else None
-            )
+            known = trusted if segment.base_offset == trusted.base_offset else None
+            activation = Activation(self.context, self.config, segment, known)
             end_position, end_offset = self._scan(activation, segment, position, offset)
             if end_position < segment.size and end_offset < self.synced_offset:
                 synced = self._behind_damage(segment, end_position, end_offset)
@@ -356,14 +345,14 @@ class _Recovery:
                 segments[-1] = active
                 return active, unsynced, SyncedEnd(active.base_offset, end_position, end_offset)
             # Also when all of its log is synced: its sidecars were written after that.
-            active.write_sidecars(keyed=self.config.key_index_enable, known=self._seal_of(segment))
+            active.write_sidecars(keyed=self.config.key_index_enable, known=segment.seal_of(segment.size))
             segment.forget()
             unsynced.append(segment)
             at += 1
             position, offset = 0, segments[at].base_offset
 
     def _behind_damage(self, segment: Segment, position: int, offset: int) -> SyncedEnd:
-        """Name the damage at ``position`` and all behind it below the synced end; return where that is."""
+        """Report all damage from ``position`` up to the synced end; return where that is in the segment."""
         following = offset
         with segment.open_log() as file:
             while position < segment.size and following < self.synced_offset:
@@ -405,30 +394,20 @@ class _Recovery:
         self._damage(f"{segment.path()}: damaged below the synced end, {where}, {offsets}")
 
     def _follows(self, segment: Segment, following: Segment, offset: int) -> bool:
-        """Whether ``following`` may come after ``segment``, which ends at ``offset``."""
+        """Return True if ``following`` may come after ``segment``, which ends at ``offset``."""
         return following.base_offset == offset or (
             following.base_offset > offset and self._gaps_allowed(segment)
         )
 
     def _gaps_allowed(self, segment: Segment) -> bool:
-        """Whether offsets may be missing: another broker may have cleaned it, or its seal says so."""
+        """Return True if offsets may be missing: a broker may have cleaned it, or its seal says so."""
         if self.how.foreign:
             return True
-        seal = self._seal_of(segment)
+        seal = segment.seal_of(segment.size)
         return seal is not None and not seal.contiguous
 
-    def _seal_of(self, segment: Segment) -> Seal | None:
-        """The seal on disk, when it is sound and speaks of a log as long as this one."""
-        try:
-            seal = parse_seal(self.fs.read_file(segment.path("seal")))
-        except (FileNotFoundError, FormatError):
-            return None
-        if seal.size_bytes != segment.size or seal.stranger(segment.owner(), segment.base_offset):
-            return None
-        return seal
-
     def _scan(self, activation: Activation, segment: Segment, position: int, offset: int) -> tuple[int, int]:
-        """Check every batch from ``position`` on; returns where the good part ends, and its next offset."""
+        """Check every batch from ``position`` on; return where the good part ends, and its next offset."""
         expect = None if self._gaps_allowed(segment) else offset
         with segment.open_log() as file:
             for at, data, scan in scan_file(file, position, segment.size, check_crc=True, expect=expect):
@@ -491,7 +470,7 @@ class _Recovery:
                 at += len(data)
             copy.sync()
         if not anything:
-            # Zeros that a crash left behind the end of the file: nothing worth keeping.
+            # Zeros that a crash left behind the end of the file.
             self.fs.remove(target)
             return []
         return [target]
@@ -505,13 +484,11 @@ class _Recovery:
             copy += 1
 
     def _remove(self, path: str) -> None:
-        try:
+        with suppress(FileNotFoundError):
             self.fs.remove(path)
-        except FileNotFoundError:
-            return
 
     def _remove_torn_snapshots(self, offsets: Iterable[int], trusted_offset: int) -> None:
-        """Remove what a crash left of the snapshots that were not synced; the log tells the same."""
+        """Remove unsynced snapshots that a crash damaged; the log holds the same."""
         for offset in offsets:
             path = f"{self.directory}/{names.segment_name(offset)}.snapshot"
             try:
@@ -523,9 +500,9 @@ class _Recovery:
                 self._remove(path)
 
     def _take_aborted(self, segment: Segment, active: ActiveSegment) -> None:
-        """After a clean stop the active segment's index of aborted transactions counts, if it checks out."""
+        """Take the active segment's aborted transactions from its index, if that is valid."""
         try:
-            active.aborted_txns.extend(
+            active.sidecars.aborted.extend(
                 txn for txn in segment.aborted() if txn.last_offset < active.next_offset
             )
         except CorruptionError as error:
@@ -541,8 +518,8 @@ class _Recovery:
         *,
         empty_stays: bool,
     ) -> ActiveSegment:
-        """Begin a new segment at ``offset`` because everything up to there is spoken for."""
-        # Durable before the segment is: where all below it is deleted, nothing else tells of the producers.
+        """Begin a new segment at ``offset``: all offsets below it are already assigned."""
+        # Durable before the segment is: if all below it is deleted, only this snapshot has the producers.
         snapshot = f"{self.directory}/{names.segment_name(offset)}.snapshot"
         self.fs.write_file(snapshot, producer_snapshot.pack(producers.to_entries()), sync=True)
         if active.size or empty_stays:
@@ -559,32 +536,25 @@ class _Recovery:
         return fresh
 
     def _allow_gap(self, segment: Segment) -> None:
-        """Note in the seal that offsets are missing behind the segment on purpose: readers pass over them."""
-        seal = self._seal_of(segment)
+        """Note in the seal that offsets are missing behind the segment: readers pass over them."""
+        seal = segment.seal_of(segment.size)
         if seal is not None:
             self.fs.write_file(segment.path("seal"), pack_seal(replace(seal, contiguous=False)), sync=False)
         segment.forget()
 
     def _settle_skip(self, unsynced: list[Segment], end: SyncedEnd, tail: Tail | None) -> Tail:
-        """Make the gap durable, and that it is meant: otherwise the next recovery would cut the log there."""
+        """Make the skipped gap durable: otherwise the next recovery would cut the log there."""
         for segment in unsynced:
             for kind in names.SEGMENT_KINDS:
-                self._sync(segment.path(kind))
+                sync_file(self.fs, segment.path(kind))
         file = TailFile(self.context, self.directory, self.partition, tail)
         flags = 0 if self.config.flush_messages == 1 else tails.READ_PAST_HIGH_WATERMARK
         if tail is None or tail.producers:
             flags |= tails.PRODUCERS
         written = file.write(*end, end.offset, flags=flags)
-        self._sync(file.path)
+        sync_file(self.fs, file.path)
         self.fs.sync_dir(self.directory)
         return written
-
-    def _sync(self, path: str) -> None:
-        try:
-            with self.fs.open(path, "w") as file:
-                file.sync()
-        except FileNotFoundError:
-            return
 
     def _damage(self, what: str) -> None:
         self.report.damages.append(what)
@@ -592,13 +562,9 @@ class _Recovery:
 
 
 def _within(segment: Segment, data: memoryview, scan: Scan) -> Scan:
-    """Leave out batches with offsets that no segment can hold: no CRC covers a batch's offset."""
+    """Leave out batches with offsets that no segment can hold: no CRC covers a batch's base offset."""
     most = segment.base_offset + MAX_OFFSETS
     if not scan.n or scan.last_offset < most:
         return scan
     row = scan.find_offset(most)
     return batches.scan(data, 0, scan.header(row).position, check_crc=False)
-
-
-def at_base(segment: Segment, trusted: SyncedEnd) -> bool:
-    return segment.base_offset == trusted.base_offset

@@ -1,1 +1,0 @@
-"""Opening a partition for writing after any kind of stop."""
