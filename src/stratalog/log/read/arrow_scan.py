@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 PIECE_BYTES = 8 << 20
 CHUNK_BYTES = 1 << 20
 WINDOW_BYTES = 64 << 20
+HANDOVER_BYTES = 4 << 20
+"""A thread hands over about this much at a time: each hand-over wakes the other threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class _Delivery:
     __slots__ = ("found", "future")
 
     def __init__(self) -> None:
-        self.found: deque[_Found] = deque()
+        self.found: deque[tuple[list[_Found], int]] = deque()
         self.future: Future[None] | None = None
 
 
@@ -132,19 +134,32 @@ class _Window:
         self._pid = os.getpid()
 
     def fill(self, delivery: _Delivery, found: Iterator[_Found]) -> None:
-        """Put everything of a piece; runs in a thread."""
-        for each in found:
-            size = 0 if each.batch is None else each.batch.nbytes
-            with self._changed.lock:
-                while not self._stopped and self._waiting_bytes + size > self._limit:
-                    if self._taken_from is delivery and not delivery.found:
-                        break
-                    self._changed.wait(locks.RECHECK_S)
-                if self._stopped:
-                    raise _Stopped
-                delivery.found.append(each)
-                self._waiting_bytes += size
-                self._changed.notify_all()
+        """Put everything of a piece, some megabytes at a time; runs in a thread."""
+        held: list[_Found] = []
+        size = 0
+        try:
+            for each in found:
+                held.append(each)
+                size += 0 if each.batch is None else each.batch.nbytes
+                if size >= HANDOVER_BYTES:
+                    full, held = held, []
+                    self._put(delivery, full, size)
+                    size = 0
+        finally:  # an error is raised behind what was read before it
+            if held:
+                self._put(delivery, held, size)
+
+    def _put(self, delivery: _Delivery, found: list[_Found], size: int) -> None:
+        with self._changed.lock:
+            while not self._stopped and self._waiting_bytes + size > self._limit:
+                if self._taken_from is delivery and not delivery.found:
+                    break
+                self._changed.wait(locks.RECHECK_S)
+            if self._stopped:
+                raise _Stopped
+            delivery.found.append((found, size))
+            self._waiting_bytes += size
+            self._changed.notify_all()
 
     def drain(self, delivery: _Delivery) -> Iterator[_Found]:
         """Take everything of a piece, in order; raises what its thread raised, behind what it had read."""
@@ -159,10 +174,10 @@ class _Window:
                 self._changed.wait_for(lambda: delivery.found or future.done())
                 if not delivery.found:
                     break
-                each = delivery.found.popleft()
-                self._waiting_bytes -= 0 if each.batch is None else each.batch.nbytes
+                found, size = delivery.found.popleft()
+                self._waiting_bytes -= size
                 self._changed.notify_all()
-            yield each
+            yield from found
         future.result()
 
     def wake(self) -> None:
