@@ -8,7 +8,7 @@ import typer
 
 from stratalog.cli.app import ORDER, app
 from stratalog.cli.docs import render
-from stratalog.cli.exit_codes import ExitCode
+from stratalog.cli.guard import ExitCode
 
 ROOT = pathlib.Path(__file__).parents[2]
 

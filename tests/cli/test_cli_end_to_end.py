@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from stratalog.cli.exit_codes import ExitCode
+from stratalog.cli.guard import ExitCode
 from tests.cli.shell import Shell
 
 NOW = 1_767_225_600_000  # 2026-01-01T00:00:00Z

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.cli.exit_codes import ExitCode
+from stratalog.cli.guard import ExitCode
 from tests.cli.shell import Shell
 
 

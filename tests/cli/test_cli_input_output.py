@@ -9,24 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.cli import record_input
-from stratalog.cli.positions import Position, parse_position
-from stratalog.cli.record_format import (
-    compile_format,
-    json_line,
-    people_line,
-    printable,
-    to_json,
-    unescape,
-    value_line,
-)
-from stratalog.cli.record_input import (
+from stratalog.cli.append import (
     LineRules,
     chunks_of_lines,
     parse_header,
     record_from_file,
     records_from_json_lines,
-    records_from_lines,
+)
+from stratalog.cli.read import (
+    Position,
+    compile_format,
+    json_line,
+    parse_position,
+    people_line,
+    printable,
+    to_json,
+    unescape,
+    value_line,
 )
 from stratalog.errors import InvalidArgumentError, InvalidRecordError
 from stratalog.model import LOG_APPEND_TIME, Record
@@ -111,7 +110,7 @@ def test_a_line_for_people_is_one_line(data, color):
 
 
 def records(text: bytes, rules: LineRules = LineRules()) -> list[Record]:  # noqa: B008 - frozen
-    return [r for batch in records_from_lines(io.BytesIO(text), "input", rules) for r in batch]
+    return [rules.record(line) for lines in chunks_of_lines(io.BytesIO(text), "input") for line in lines]
 
 
 def test_lines():
@@ -150,11 +149,11 @@ def test_a_slow_pipe_is_passed_on_as_it_arrives():
 
 
 def test_endless_lines_are_refused(monkeypatch):
-    monkeypatch.setattr(record_input, "MAX_LINE_BYTES", 10)
-    monkeypatch.setattr(record_input, "CHUNK_BYTES", 4)
-    with pytest.raises(InvalidRecordError, match="data: a line longer than 10 bytes"):
+    monkeypatch.setattr("stratalog.cli.append.MAX_LINE_BYTES", 10)
+    monkeypatch.setattr("stratalog.cli.append.CHUNK_BYTES", 4)
+    with pytest.raises(InvalidRecordError, match="data: a line is longer than 10 bytes"):
         list(chunks_of_lines(io.BytesIO(b"x" * 50), "data"))
-    with pytest.raises(InvalidRecordError, match="data: more than 10 bytes"):
+    with pytest.raises(InvalidRecordError, match="data: longer than 10 bytes"):
         record_from_file(io.BytesIO(b"x" * 50), "data", LineRules())
 
 

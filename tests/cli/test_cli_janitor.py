@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from stratalog.cli.exit_codes import ExitCode
+from stratalog.cli.guard import ExitCode
 from tests.cli.shell import Shell
 from tests.cli.test_cli_processes import everything, stratalog, terminal
 

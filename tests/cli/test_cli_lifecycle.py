@@ -11,9 +11,9 @@ import time
 import pytest
 
 import stratalog
-from stratalog.cli import janitor
-from stratalog.cli.exit_codes import ExitCode
-from stratalog.cli.steps import outcome, show_report, steps_table, summary
+from stratalog.cli import lifecycle
+from stratalog.cli.guard import ExitCode
+from stratalog.cli.lifecycle import outcome, show_report, steps_table, summary
 from stratalog.log.policy.preview import Step
 from stratalog.store.lifecycle.reports import LifecycleReport
 from tests.cli.shell import Shell
@@ -353,7 +353,7 @@ def test_a_long_list_is_cut_on_a_terminal_only(monkeypatch):
     steps = [step(base_offset=n * 10, next_offset=n * 10 + 10) for n in range(100)]
     report = LifecycleReport(True, tuple(steps))
     assert len(steps_table(steps, report, 0).rows) == 100
-    monkeypatch.setattr("stratalog.cli.steps.is_terminal", lambda stream: True)
+    monkeypatch.setattr("stratalog.cli.lifecycle.is_terminal", lambda stream: True)
     table = steps_table(steps, report, 0)
     assert (len(table.rows), table.footer) == (40, "and 60 more; --json lists them all")
 
@@ -374,10 +374,10 @@ def test_no_round_while_the_clock_is_not_believed(shell, monkeypatch):
         if message.startswith("no round now"):
             stopping.set()
 
-    monkeypatch.setattr(janitor, "_run", run)
-    monkeypatch.setattr(janitor, "_now_ms", lambda: wall_ms[0])
-    monkeypatch.setattr(janitor, "note", told)
-    monkeypatch.setattr(janitor, "_stopped_by_sigterm", lambda: contextlib.nullcontext(stopping))
+    monkeypatch.setattr(lifecycle, "run_round", run)
+    monkeypatch.setattr(lifecycle, "now_ms", lambda: wall_ms[0])
+    monkeypatch.setattr(lifecycle, "note", told)
+    monkeypatch.setattr(lifecycle, "stopped_by_sigterm", lambda: contextlib.nullcontext(stopping))
     assert shell("janitor", "--watch", "--every", "1ms").exit_code == 0
     assert len(rounds) == 1
 

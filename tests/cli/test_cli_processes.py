@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stratalog.cli.exit_codes import ExitCode
+from stratalog.cli.guard import ExitCode
 from stratalog.fs import DirectoryLock
 
 HOLDER = """
@@ -132,6 +132,57 @@ def test_following_until_interrupted(tmp_path, partitions):
         reader.send_signal(signal.SIGINT)
         assert reader.wait(timeout=20) == ExitCode.INTERRUPTED
         assert reader.stderr.read() == ""
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == interrupted_at:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+interrupted_at = sys.argv.pop(1)
+sys.meta_path.insert(0, Interrupt())
+from stratalog.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "lines"), [("typer", 1), ("stratalog.cli.append", 1), ("stratalog.store", 0), ("pyarrow", 0)]
+)
+def test_interrupted_while_loading(tmp_path, module, lines):
+    stratalog(tmp_path, "topic", "create", "t")
+    stratalog(tmp_path, "append", "t", stdin="one\n")
+    env = os.environ | {"STRATALOG_DATA": str(tmp_path)}
+    command = ["env", "--default-signal=INT", sys.executable, "-c", INTERRUPTED, module]
+    command += ["read", "t", "--to", "now"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == ExitCode.INTERRUPTED, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == lines
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interrupted_append_reports_what_was_acknowledged(tmp_path):
+    stratalog(tmp_path, "topic", "create", "t")
+    env = os.environ | {"STRATALOG_DATA": str(tmp_path)}
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "stratalog.cli", "append", "t"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env) as writer:
+        assert writer.stdin is not None
+        writer.stdin.write("one\ntwo\n")
+        writer.stdin.flush()
+        deadline = time.monotonic() + 30
+        while stratalog(tmp_path, "read", "t").stdout.split() != ["one", "two"]:
+            assert time.monotonic() < deadline
+        writer.send_signal(signal.SIGINT)
+        _, said = writer.communicate(timeout=20)
+    assert writer.returncode == ExitCode.INTERRUPTED
+    assert "interrupted; appended 2 records to t (partition:offset 0:0-1)" in said
+    assert said.count("\n") == 1
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ from stratalog import errors
 from stratalog.cli import guard
 from stratalog.cli.app import app
 from stratalog.cli.append import Tally
-from stratalog.cli.console import Column, Table, progress
-from stratalog.cli.exit_codes import MEANING, ExitCode, exit_code
+from stratalog.cli.console import Table, progress
+from stratalog.cli.guard import MEANING, ExitCode, exit_code
 from stratalog.cli.segments import segment_facts, segment_table
 from stratalog.cli.session import Session
 from stratalog.cli.topics import complete_setting
@@ -182,7 +182,7 @@ def test_config_lists_every_setting():
 
 
 def test_tables_in_a_pipe_are_plain_and_uncut():
-    table = Table([Column("name"), Column("size", right=True)], title="title", footer="footer")
+    table = Table("name", ">size", title="title", footer="footer")
     table.add("a" * 200, "1")
     table.add("b", "1,000")
     lines = table.plain().splitlines()
@@ -191,7 +191,7 @@ def test_tables_in_a_pipe_are_plain_and_uncut():
     assert lines[2] == "a" * 200 + "      1"
     assert lines[3] == "b" + " " * 201 + "1,000"
     assert lines[4] == "footer"
-    assert Table([Column("x")], footer="none").plain() == "none"
+    assert Table("x", footer="none").plain() == "none"
 
 
 def segment(**changes: object) -> SegmentInfo:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from stratalog.cli.app import app
-from stratalog.cli.exit_codes import ExitCode
+from stratalog.cli.guard import ExitCode
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_verify_names_the_damage_and_the_rest_stays_readable(damaged):
 def test_repair_says_what_it_would_give_up_and_asks(damaged):
     before = {path: path.read_bytes() for path in (damaged / "t-0").glob("*.log")}
     plan = run(damaged, "repair", "t", "--action", "drop-damaged", "--dry-run", "--json")
-    assert plan.exit_code == 0, plan.output
+    assert plan.exit_code == ExitCode.CORRUPTION, "nothing was repaired"
     (report,) = json.loads(plan.stdout)
     assert report["dry_run"]
     assert report["lost"]
@@ -68,6 +68,25 @@ def test_repair_says_what_it_would_give_up_and_asks(damaged):
     assert run(damaged, "verify").exit_code == 0
     kept = run(damaged, "read", "t", "--format", "%o ").stdout.split()
     assert kept == [str(n) for n in (*range(10), *range(20, 30))]
+
+
+@pytest.mark.parametrize("dry_run", [[], ["--dry-run"]])
+def test_without_an_action_damage_is_only_reported(damaged, dry_run):
+    seal = damaged / "t-0" / "00000000000000000020.seal"
+    seal.write_bytes(b"no seal")
+    before = {path: path.read_bytes() for path in (damaged / "t-0").iterdir()}
+    shown = run(damaged, "repair", "t", *dry_run)
+    assert shown.exit_code == ExitCode.CORRUPTION
+    assert "10-19" in shown.stdout
+    for action in ("rebuild-indexes", "drop-damaged", "truncate"):
+        assert f"--action {action}" in shown.stdout
+    assert {path: path.read_bytes() for path in (damaged / "t-0").iterdir()} == before
+    report = json.loads(run(damaged, "repair", "t", *dry_run, "--json").stdout)[0]
+    assert (report["action"], report["dry_run"]) == (None, True)
+    assert [each["path"] for each in report["left"]]
+    assert run(damaged, "repair", "t", "--action", "rebuild-indexes").exit_code == ExitCode.CORRUPTION
+    assert run(damaged, "repair", "t", "--action", "drop-damaged", "--yes").exit_code == 0
+    assert run(damaged, "repair", "t", *dry_run).exit_code == 0
 
 
 def test_repair_by_truncation(damaged):
@@ -85,7 +104,7 @@ def test_rebuilding_indexes_gives_nothing_up(tmp_path):
     index = tmp_path / "t-0" / "00000000000000000000.timeindex"
     index.write_bytes(b"\xff" * 12)
     assert run(tmp_path, "verify").exit_code == ExitCode.CORRUPTION
-    done = run(tmp_path, "repair", "t")
+    done = run(tmp_path, "repair", "t", "--action", "rebuild-indexes")
     assert done.exit_code == 0, done.output
     assert run(tmp_path, "verify").exit_code == 0
     assert len(run(tmp_path, "read", "t").stdout.splitlines()) == 100

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.cli.dump import schemas_coordinators, schemas_kraft
+from stratalog.cli.dump import schemas
 from stratalog.cli.dump.decoders import control_facts, control_text, decoder
 from stratalog.cli.dump.kernel import RawRecord
 from stratalog.cli.dump.schema import Message, Reader, parse_table, read_message, to_json
@@ -20,12 +20,10 @@ MESSAGES = (Path(__file__).parent / "dump_expected" / "messages.txt").read_bytes
 TABLES: dict[str, Message] = {
     name: message
     for text in (
-        schemas_coordinators.TRANSACTION_LOG,
-        schemas_coordinators.SHARE_GROUP_STATE,
-        schemas_coordinators.CONSUMER_PROTOCOL,
-        schemas_coordinators.CONSUMER_OFFSETS,
-        schemas_kraft.CONTROL,
-        schemas_kraft.CLUSTER_METADATA,
+        *schemas.COORDINATORS.values(),
+        schemas.CONSUMER_PROTOCOL,
+        schemas.CONTROL,
+        schemas.CLUSTER_METADATA,
     )
     for name, message in parse_table(text).items()
 }

@@ -12,8 +12,7 @@ import pytest
 
 from stratalog import errors
 from stratalog.cli.pipelines import COMMANDS
-from stratalog.cli.pipelines.common import Run
-from stratalog.cli.pipelines.quiet import SparkLog
+from stratalog.cli.pipelines.run import Run, SparkLog
 from stratalog.cli.session import Session
 from stratalog.errors import ConfigError, CorruptionError, NotFoundError
 from stratalog.spark import pipelines

@@ -19,9 +19,8 @@ import stratalog
 from stratalog import Record, Store, Topic
 from stratalog.archive.objects import DirectoryObjects
 from stratalog.config import BrokerConfig, canonical
-from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.settings import INT_MAX, Setting, Value
-from stratalog.config.topic_settings import TOPIC_SETTINGS
+from stratalog.config.tables import BROKER_SETTINGS, TOPIC_SETTINGS
 from stratalog.errors import ConfigError, InvalidRecordError, RecordTooLargeError, StratalogError
 from stratalog.fs import MemoryFileSystem
 from stratalog.model import LONG_MAX

@@ -1,22 +1,48 @@
 """The command line: ``stratalog``.
 
 Data goes to stdout, messages to stderr. Reads open the store read-only; changes go through
-``stratalog.store.connect``, which asks the process that holds the store when there is one: every command
+``stratalog.store.connect``, which asks the process that holds the store, if there is one: every command
 works beside a running program. Nothing here touches a file of the store itself.
 """
 
 from __future__ import annotations
 
+import os
+import platform
+import signal
 import sys
 
 
 def main() -> None:
     """The console script. ``--version`` alone is answered without loading the parser."""
     if sys.argv[1:] in (["--version"], ["-V"]):
-        from stratalog.cli.version import version_line
-
         print(version_line())
         return
+    # Nothing is open yet: until the parser is loaded Ctrl-C may end the process at once.
+    interrupt = signal.getsignal(signal.SIGINT)
+    if interrupt is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda number, frame: _leave())
     from stratalog.cli.app import run
 
+    signal.signal(signal.SIGINT, interrupt)
     run()
+
+
+def _leave() -> None:
+    os.write(2, b"stratalog: interrupted before anything was done\n")
+    os._exit(130)
+
+
+def version_line() -> str:
+    """Return name and version, then the kernel, pyarrow and Python, on one line."""
+    from importlib import metadata
+
+    from stratalog import kernel
+    from stratalog.version import __version__
+
+    built = "compiled" if kernel.compiled else "interpreted, slower: no C compiler was there at install"
+    try:
+        arrow = metadata.version("pyarrow")
+    except metadata.PackageNotFoundError:
+        arrow = "not installed"
+    return f"stratalog {__version__} (kernel {built}, pyarrow {arrow}, Python {platform.python_version()})"

@@ -1,36 +1,39 @@
-"""``stratalog append``: records from stdin or files."""
+"""``stratalog append``: records from lines, JSON lines and whole files.
+
+Input is read in chunks as it arrives, so a slow pipe is appended line by line and a fast file in large
+batches; the length of a line is limited, so memory is too. Errors name the file and the line.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.console import note, progress, show_json
-from stratalog.cli.record_format import unescape
-from stratalog.cli.record_input import (
-    LineRules,
-    parse_header,
-    record_from_file,
-    records_from_json_lines,
-    records_from_lines,
-)
+from stratalog.cli.console import counted, note, progress
+from stratalog.cli.read import unescape
 from stratalog.cli.session import Session, TopicArgument, command
 from stratalog.config.units import parse_time
-from stratalog.errors import StratalogError
-from stratalog.model import Record
+from stratalog.errors import InvalidArgumentError, InvalidRecordError, StratalogError
+from stratalog.model import Header, Record
 
 if TYPE_CHECKING:
     from stratalog.store import AdminClient
 
+CHUNK_BYTES = 1 << 20
+MAX_LINE_BYTES = 256 << 20
 Item = tuple[Record, int | None]
+"""A record and the partition it names."""
 
 
 @command
@@ -97,7 +100,7 @@ def append(
     with session.change() as client:
         try:
             for name in files or ["-"]:
-                with _opened(name) as stream, _watched(stream, name) as report:
+                with open_input(name) as stream, _watched(stream, name) as report:
                     for batch in _batches(stream, name, rules, jsonl=jsonl, whole=whole, now_ms=now_ms):
                         _send(client, tally, batch, partition, sync)
                         report()
@@ -105,15 +108,15 @@ def append(
             if tally.records:
                 note(f"stratalog: before the error {tally.line()}")
             raise
-    if session.json:
-        show_json(tally.facts())
-    else:
-        note(tally.line())
+        except KeyboardInterrupt:
+            note(f"stratalog: interrupted; {tally.line()}; a batch under way may be in the log too")
+            raise
+    session.tell(tally.facts(), tally.line())
 
 
 @dataclass(slots=True)
 class Tally:
-    """What went where."""
+    """The offsets of the records acknowledged so far, by partition."""
 
     topic: str
     ranges: dict[int, tuple[int, int, int]] = field(default_factory=dict)
@@ -133,9 +136,8 @@ class Tally:
             for p, (first, last, _) in sorted(self.ranges.items())
         ]
         shown = ", ".join(where[:8]) + (f" and {len(where) - 8} more partitions" if len(where) > 8 else "")
-        count = self.records
-        said = f"appended {count:,} record{'' if count == 1 else 's'} to {self.topic}"
-        return f"{said} (partition:offset {shown})" if where else said
+        text = f"appended {counted(self.records, 'record')} to {self.topic}"
+        return f"{text} (partition:offset {shown})" if where else text
 
     def facts(self) -> dict[str, object]:
         partitions = [
@@ -152,18 +154,14 @@ def _delimiter(text: str) -> bytes:
     return delimiter
 
 
-@contextmanager
-def _opened(name: str) -> Iterator[IO[bytes]]:
-    if name == "-":
-        yield sys.stdin.buffer
-        return
-    with open(name, "rb") as stream:
-        yield stream
+def open_input(name: str) -> AbstractContextManager[IO[bytes]]:
+    """Open a file for reading; ``-`` is stdin."""
+    return nullcontext(sys.stdin.buffer) if name == "-" else open(name, "rb")
 
 
 @contextmanager
 def _watched(stream: IO[bytes], name: str) -> Iterator[Callable[[], None]]:
-    """A bar for a file; a pipe or a terminal has no end to measure against."""
+    """Show a bar for a file; a pipe or a terminal has no known end."""
     if name == "-" or not stream.seekable():
         yield lambda: None
         return
@@ -181,20 +179,169 @@ def _batches(
     elif jsonl:
         yield from records_from_json_lines(stream, name, rules, now_ms)
     else:
-        for records in records_from_lines(stream, name, rules):
-            yield ((record, None) for record in records)
+        for lines in chunks_of_lines(stream, name):
+            yield [(rules.record(line), None) for line in lines]
 
 
 def _send(
     client: AdminClient, tally: Tally, batch: Iterable[Item], partition: int | None, sync: bool
 ) -> None:
-    """Appends a batch in the order of the input, in runs of one partition that all have a time or none."""
+    """Append a batch in the order of the input, in runs of one partition that all have a time or none."""
     for (target, _), run in groupby(batch, lambda item: (item[1], item[0].timestamp is None)):
-        _append(
-            client, tally, [record for record, _ in run], target if partition is None else partition, sync
-        )
+        records = [record for record, _ in run]
+        for where in client.append(tally.topic, records, target if partition is None else partition, sync):
+            tally.add(where.partition, where.offset, where.count)
 
 
-def _append(client: AdminClient, tally: Tally, run: list[Record], partition: int | None, sync: bool) -> None:
-    for where in client.append(tally.topic, run, partition, sync):
-        tally.add(where.partition, where.offset, where.count)
+@dataclass(frozen=True, slots=True)
+class LineRules:
+    """How a line becomes a record: the options of ``append``."""
+
+    key: bytes | None = None
+    key_delimiter: bytes | None = None
+    headers: tuple[Header, ...] = ()
+    timestamp: int | None = None
+    null_empty: bool = False
+
+    def record(self, line: bytes) -> Record:
+        key, value = self.key, line
+        if self.key_delimiter is not None:
+            before, found, after = line.partition(self.key_delimiter)
+            if found:
+                key, value = before, after
+        if self.null_empty:
+            return Record(value or None, key or None, self.headers, self.timestamp)
+        return Record(value, key, self.headers, self.timestamp)
+
+
+def chunks_of_lines(stream: IO[bytes], name: str) -> Iterator[list[bytes]]:
+    """Yield lists of whole lines without their newline, one list per chunk that arrived."""
+    pending: list[bytes] = []
+    pending_bytes = 0
+    read = getattr(stream, "read1", stream.read)
+    while data := read(CHUNK_BYTES):
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*pending, lines[0]))
+            pending, pending_bytes = [], 0
+            yield lines
+        if rest:
+            pending.append(rest)
+            pending_bytes += len(rest)
+            if pending_bytes > MAX_LINE_BYTES:
+                raise InvalidRecordError(
+                    f"{name}: a line is longer than {MAX_LINE_BYTES} bytes: use --whole or --jsonl"
+                )
+    if pending:
+        yield [b"".join(pending)]
+
+
+def records_from_json_lines(
+    stream: IO[bytes], name: str, rules: LineRules, now_ms: int
+) -> Iterator[list[tuple[Record, int | None]]]:
+    """Read one JSON object a line, as ``read --json`` prints them, each with the partition it names."""
+    number = 0
+    for lines in chunks_of_lines(stream, name):
+        found = []
+        for line in lines:
+            number += 1
+            if not line.strip():
+                continue
+            try:
+                found.append(_from_json(json.loads(line), rules, now_ms))
+            except (ValueError, RecursionError) as error:
+                reason = f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else error
+                raise InvalidRecordError(f"{name} line {number}: {reason}") from None
+        yield found
+
+
+def record_from_file(stream: IO[bytes], name: str, rules: LineRules) -> Record:
+    """Read all of a file as one value."""
+    data = stream.read(MAX_LINE_BYTES + 1)
+    if len(data) > MAX_LINE_BYTES:
+        raise InvalidRecordError(f"{name}: longer than {MAX_LINE_BYTES} bytes, the most one record may have")
+    return Record(data or (None if rules.null_empty else data), rules.key, rules.headers, rules.timestamp)
+
+
+def parse_header(text: str) -> Header:
+    """Parse ``name=value``; ``name`` alone has a null value."""
+    name, found, value = text.partition("=")
+    if not name:
+        raise InvalidArgumentError(f"header {text!r}: write NAME=VALUE")
+    return name, value.encode("utf-8", "surrogateescape") if found else None
+
+
+_KNOWN = frozenset(
+    {
+        *("topic", "partition", "offset", "timestamp", "timestamp_type", "headers"),
+        *("key", "key_base64", "value", "value_base64"),
+    }
+)
+
+
+def _from_json(item: Any, rules: LineRules, now_ms: int) -> tuple[Record, int | None]:
+    if not isinstance(item, dict):
+        raise InvalidArgumentError('must be an object such as {"key": "k", "value": "v"}')
+    unknown = sorted(set(item) - _KNOWN)
+    if unknown:
+        raise InvalidArgumentError(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_KNOWN))}")
+    if "value" not in item and "value_base64" not in item:
+        raise InvalidArgumentError("no value; write null for a tombstone")
+    key = _bytes(item, "key") if "key" in item or "key_base64" in item else rules.key
+    value = _bytes(item, "value")
+    headers = (*_headers(item.get("headers")), *rules.headers)
+    partition = item.get("partition")
+    if partition is not None and (isinstance(partition, bool) or not isinstance(partition, int)):
+        raise InvalidArgumentError("partition must be a whole number")
+    if rules.null_empty:
+        key, value = key or None, value or None
+    return Record(value, key, headers, _timestamp(item.get("timestamp"), rules, now_ms)), partition
+
+
+def _timestamp(given: Any, rules: LineRules, now_ms: int) -> int | None:
+    if rules.timestamp is not None or given is None:
+        return rules.timestamp
+    if isinstance(given, int) and not isinstance(given, bool):
+        return given
+    if isinstance(given, str):
+        return parse_time(given, now_ms)
+    raise InvalidArgumentError("timestamp must be milliseconds or an ISO time")
+
+
+def _bytes(item: dict[str, Any], name: str) -> bytes | None:
+    """Return a text, base64 under ``…_base64``, or null, as bytes."""
+    if name in item and f"{name}_base64" in item:
+        raise InvalidArgumentError(f"has both {name} and {name}_base64: give one of them")
+    if f"{name}_base64" in item:
+        text = item[f"{name}_base64"]
+        try:
+            return None if text is None else base64.b64decode(text, validate=True)
+        except (TypeError, binascii.Error, ValueError):
+            raise InvalidArgumentError(f"{name}_base64 is not base64") from None
+    text = item.get(name)
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"{name} must be a string or null (use {name}_base64 for bytes)")
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(f"{name} holds half a surrogate pair, which is not text") from None
+
+
+def _headers(given: Any) -> list[Header]:
+    """Parse ``[{"key": …, "value": …}, …]``, ``[[key, value], …]`` or ``{key: value, …}``."""
+    if given is None:
+        return []
+    if isinstance(given, dict):
+        given = [{"key": key, "value": value} for key, value in given.items()]
+    if not isinstance(given, list):
+        raise InvalidArgumentError("headers must be a list or an object")
+    headers: list[Header] = []
+    for entry in given:
+        if isinstance(entry, list) and len(entry) == 2:
+            entry = {"key": entry[0], "value": entry[1]}
+        if not isinstance(entry, dict) or not isinstance(entry.get("key"), str):
+            raise InvalidArgumentError('a header is {"key": "name", "value": "text"}')
+        headers.append((entry["key"], _bytes(entry, "value")))
+    return headers

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import enum
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.console import Column, Table, note, progress, show, show_json
-from stratalog.cli.exit_codes import ExitCode
-from stratalog.cli.session import OptionalTopic, PartitionOption, Session, TopicArgument, command
-from stratalog.cli.topics import confirm
+from stratalog.cli.console import Table, counted, note, progress, show, show_json
+from stratalog.cli.guard import ExitCode
+from stratalog.cli.session import (
+    OptionalTopic,
+    PartitionOption,
+    Session,
+    TopicArgument,
+    command,
+    confirm,
+)
 from stratalog.config.units import format_bytes
 from stratalog.errors import FormatError, LogDirOfflineError
 
@@ -20,7 +27,7 @@ if TYPE_CHECKING:
 
     from stratalog.log.check.damage import Damage
     from stratalog.log.check.repair import RepairReport
-    from stratalog.store import Topic
+    from stratalog.store import Store, Topic
 
 
 class Action(enum.StrEnum):
@@ -49,29 +56,23 @@ def verify(session: Session, topic: OptionalTopic = None, partition: PartitionOp
             bar(done, total)
 
         report = verify_store(store, topic, partition, progress=went_by)
-    checked = (
-        f"{report.segments:,} segment{'' if report.segments == 1 else 's'}, {format_bytes(report.bytes)}"
+    checked = f"{counted(report.segments, 'segment')}, {format_bytes(report.bytes)}"
+    facts = {
+        "ok": report.ok,
+        "segments": report.segments,
+        "bytes": report.bytes,
+        "records": report.records,
+        "damages": [damage_facts(damage) for damage in report.damages],
+    }
+    if report.ok:
+        session.tell(facts, f"no damage in {checked}")
+        return
+    table = damage_table(report.damages)
+    table.footer = (
+        f"{len(report.damages):,} damaged in {checked}; `stratalog repair TOPIC` shows what can be done"
     )
-    if session.json:
-        show_json(
-            {
-                "ok": report.ok,
-                "segments": report.segments,
-                "bytes": report.bytes,
-                "records": report.records,
-                "damages": [damage_facts(damage) for damage in report.damages],
-            }
-        )
-    elif report.ok:
-        note(f"no damage in {checked}")
-    else:
-        table = damage_table(report.damages)
-        table.footer = (
-            f"{len(report.damages):,} damaged in {checked}; `stratalog repair` says what can be done"
-        )
-        show(table)
-    if not report.ok:
-        raise typer.Exit(ExitCode.CORRUPTION)
+    session.tell(facts, table)
+    raise typer.Exit(ExitCode.CORRUPTION)
 
 
 def _size_bytes(topic: Topic, partition: int | None) -> int:
@@ -89,96 +90,107 @@ def repair(
     topic: TopicArgument,
     partition: PartitionOption = None,
     action: Annotated[
-        Action,
+        Action | None,
         typer.Option(
             "--action",
             "-a",
             help="rebuild-indexes gives nothing up; drop-damaged leaves the damaged ranges out; truncate "
-            "ends the log before the first of them.",
+            "ends the log before the first of them. Without it damage is only reported.",
         ),
-    ] = Action.REBUILD_INDEXES,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would be done.")] = False,
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only show what would be done.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before records are given up.")] = False,
 ) -> None:
-    """Repair a topic: does only what it is told and says what it gave up (exit code 5: damage is left)."""
+    """Repair a topic as --action tells, and list what was given up (exit code 5: damage is left).
+
+    Without --action, or with --dry-run, nothing is changed.
+    """
+    dry_run = dry_run or action is None
+    chosen = (action or Action.REBUILD_INDEXES).value
     with session.read() as store:
         count = store.topic(topic).partitions
-    partitions = list(range(count)) if partition is None else [partition]
+        partitions = list(range(count)) if partition is None else [partition]
+        damaged = {each: _damages(store, topic, each) for each in partitions} if dry_run else {}
     with session.look_or_change(only_looks=dry_run) as client:
-        done = [(each, client.repair(topic, each, action=action.value, dry_run=True)) for each in partitions]
+        done = [(each, client.repair(topic, each, action=chosen, dry_run=True)) for each in partitions]
         if not dry_run:
             if any(report.lost for _, report in done) and not yes:
                 _show_lost(done, topic, "would be given up")
                 confirm("Give these records up for good?", yes)
-            done = [
-                (each, client.repair(topic, each, action=action.value, dry_run=False)) for each in partitions
-            ]
+            done = [(each, client.repair(topic, each, action=chosen, dry_run=False)) for each in partitions]
+    for each, report in done:
+        report.left = damaged.get(each, report.left)
+    left = [damage for _, report in done for damage in report.left]
     if session.json:
-        show_json([report_facts(report, topic, each, action, dry_run) for each, report in done])
+        show_json([_report_facts(report, topic, each, action, dry_run) for each, report in done])
     else:
         _show_lost(done, topic, "would be given up" if dry_run else "were given up")
-        lines = [f"{topic}-{each}: {line}" for each, report in done for line in report.actions]
-        for line in lines:
-            note(line)
-    left = [damage for _, report in done for damage in report.left]
-    if left:
-        if not session.json:
+        for each, report in done:
+            for line in report.actions:
+                note(f"{topic}-{each}: {'dry run: ' if dry_run else ''}{line}")
+        if left:
             table = damage_table(left)
-            table.footer = f"{len(left):,} damaged still; drop-damaged or truncate gives up what is lost"
+            table.footer = f"{len(left):,} damaged; {_advice(topic, action, dry_run)}"
             show(table)
+    if left:
         raise typer.Exit(ExitCode.CORRUPTION)
 
 
+def _damages(store: Store, topic: str, partition: int) -> list[Damage]:
+    from stratalog.store import verify as verify_store
+
+    return list(verify_store(store, topic, partition).damages)
+
+
+def _advice(topic: str, action: Action | None, dry_run: bool) -> str:
+    if action is None:
+        return (
+            f"nothing was changed: `stratalog repair {topic} --action rebuild-indexes` makes indexes and "
+            "seals again, --action drop-damaged leaves the damaged ranges out, --action truncate ends "
+            "the log before the first of them"
+        )
+    if dry_run:
+        return "a dry run, nothing was changed: leave --dry-run out to repair"
+    return "still there: --action drop-damaged or --action truncate gives up the records that are lost"
+
+
 def damage_facts(damage: Damage) -> dict[str, Any]:
-    """A damaged range for programs; offsets are the records lost to it."""
-    return {
-        "path": damage.path,
-        "start": damage.start,
-        "end": damage.end,
-        "first_offset": damage.first_offset if damage.first_offset >= 0 else None,
-        "last_offset": damage.last_offset if damage.last_offset >= 0 else None,
-        "reason": damage.reason,
-        "derived": damage.derived,
-    }
+    """Return a damaged range for JSON; offsets are those of the records lost to it."""
+    facts = asdict(damage)
+    for name in ("first_offset", "last_offset"):
+        facts[name] = facts[name] if facts[name] >= 0 else None
+    return facts
 
 
 def damage_table(damages: Sequence[Damage]) -> Table:
-    """Damaged ranges for people."""
-    table = Table(
-        [
-            Column("file", style="bold", fold=True),
-            Column("bytes", right=True),
-            Column("offsets lost", right=True),
-            Column("why", fold=True),
-        ]
-    )
+    """Return damaged ranges as a table."""
+    table = Table("*~file", ">bytes", ">offsets lost", "~why")
     for damage in damages:
-        table.add(damage.path, _bytes(damage), lost_offsets(damage), damage.reason)
+        end = damage.end if damage.end >= 0 else ""
+        table.add(
+            damage.path,
+            "-" if damage.start < 0 else f"{damage.start}-{end}",
+            lost_offsets(damage),
+            damage.reason,
+        )
     return table
 
 
-def _bytes(damage: Damage) -> str:
-    if damage.start < 0:
-        return "-"
-    return f"{damage.start}-{damage.end}" if damage.end >= 0 else f"{damage.start}-"
-
-
 def lost_offsets(damage: Damage) -> str:
-    """Return the offsets lost to a damage, for people."""
+    """Return the offsets lost to a damage as text."""
     first, last = damage.first_offset, damage.last_offset
     if first < 0 or last < first:
         return "none" if damage.derived else "unknown"
     return str(first) if first == last else f"{first}-{last}"
 
 
-def report_facts(
-    report: RepairReport, topic: str, partition: int, action: Action, dry_run: bool
+def _report_facts(
+    report: RepairReport, topic: str, partition: int, action: Action | None, dry_run: bool
 ) -> dict[str, Any]:
-    """What a repair did to one partition, or would do, for programs."""
     return {
         "topic": topic,
         "partition": partition,
-        "action": action.value,
+        "action": None if action is None else action.value,
         "dry_run": dry_run,
         "actions": list(report.actions),
         "lost": [damage_facts(damage) for damage in report.lost],
@@ -187,7 +199,7 @@ def report_facts(
     }
 
 
-def _show_lost(done: Sequence[tuple[int, RepairReport]], topic: str, said: str) -> None:
+def _show_lost(done: Sequence[tuple[int, RepairReport]], topic: str, what: str) -> None:
     table = damage_table([damage for _, report in done for damage in report.lost])
     if table.rows:
         counts = [report.lost_records for _, report in done if report.lost]
@@ -195,5 +207,5 @@ def _show_lost(done: Sequence[tuple[int, RepairReport]], topic: str, said: str) 
         count = (
             f"{known:,}" if None not in counts else f"{known:,} or more" if known else "an unknown number of"
         )
-        table.footer = f"{count} records of {topic} {said}"
+        table.footer = f"{count} records of {topic} {what}"
         show(table)

@@ -10,56 +10,52 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 Progress = Callable[[int, int], None]
 NamedProgress = Callable[[str, int, int], None]
 
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A heading; ``right`` for numbers, ``style`` and ``fold`` only matter on a terminal."""
-
-    title: str
-    right: bool = False
-    style: str = ""
-    fold: bool = False
+_MARKS = ">*.~"
 
 
-@dataclass(slots=True)
 class Table:
-    """Rows of text under columns, with a short line above and below."""
+    """Rows of text under columns, with a short line above and below.
 
-    columns: Sequence[Column]
-    rows: list[Sequence[str]] = field(default_factory=list)
-    title: str = ""
-    footer: str = ""
+    Marks in front of a column's title: ``>`` aligned to the right, and on a terminal ``*`` bold, ``.`` dim,
+    ``~`` wrapped instead of cut.
+    """
 
-    def add(self, *cells: str) -> None:
-        self.rows.append(cells)
+    def __init__(self, *columns: str, title: str = "", footer: str = "") -> None:
+        self.titles = [column.lstrip(_MARKS) for column in columns]
+        self.marks = [column[: len(column) - len(column.lstrip(_MARKS))] for column in columns]
+        self.rows: list[Sequence[str]] = []
+        self.title = title
+        self.footer = footer
+
+    def add(self, *cells: object) -> None:
+        """Add a row; whole numbers get thousands separators."""
+        self.rows.append([f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells])
 
     def plain(self) -> str:
-        """Aligned columns, two spaces apart, no trailing blanks, nothing cut off."""
+        """Return aligned columns, two spaces apart, no trailing blanks, nothing cut off."""
         lines = [self.title] if self.title else []
         if self.rows:
-            head = [column.title for column in self.columns]
-            widths = [max(map(len, cells)) for cells in zip(head, *self.rows, strict=True)]
-            lines += [self._line(cells, widths) for cells in (head, *self.rows)]
+            widths = [max(map(len, cells)) for cells in zip(self.titles, *self.rows, strict=True)]
+            lines += [self._line(cells, widths) for cells in (self.titles, *self.rows)]
         if self.footer:
             lines.append(self.footer)
         return "\n".join(lines)
 
     def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
         padded = (
-            cell.rjust(width) if column.right else cell.ljust(width)
-            for cell, width, column in zip(cells, widths, self.columns, strict=True)
+            cell.rjust(width) if ">" in marks else cell.ljust(width)
+            for cell, width, marks in zip(cells, widths, self.marks, strict=True)
         )
         return "  ".join(padded).rstrip()
 
 
 def show(table: Table) -> None:
-    """Prints a table on stdout."""
+    """Print a table on stdout."""
     if is_terminal(sys.stdout):
         _show_rich(table)
     else:
@@ -67,17 +63,21 @@ def show(table: Table) -> None:
 
 
 def show_json(value: object) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def note(message: str) -> None:
-    """A message for people, on stderr."""
+    """Print a message on stderr."""
     print(message, file=sys.stderr)
 
 
+def counted(count: int, thing: str) -> str:
+    """Return ``1 record`` or ``1,000 records``."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
 def is_terminal(stream: TextIO | Any) -> bool:
-    """Whether people look at it."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError):
@@ -85,29 +85,36 @@ def is_terminal(stream: TextIO | Any) -> bool:
 
 
 @contextlib.contextmanager
-def progress(what: str, unit: str = "bytes") -> Iterator[Progress]:
-    """A bar on stderr while something long runs; nothing at all when stderr is not a terminal.
+def progress(what: str) -> Iterator[Progress]:
+    """Show a bar on stderr while something long runs; nothing when stderr is not a terminal.
 
-    Gives a function of (done, total); total 0 means unknown.
+    Yields a function of (done, total); total 0 means unknown.
     """
-    if not is_terminal(sys.stderr):
-        yield lambda done, total: None
-        return
-    with _bars(unit) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+    with bars() as report:
+        yield (lambda done, total: None) if report is None else lambda done, total: report(what, done, total)
 
 
 @contextlib.contextmanager
 def bars(unit: str = "bytes") -> Iterator[NamedProgress | None]:
-    """A bar for each thing under way, on a terminal; else None, and nobody need count.
+    """Show a bar for each thing under way, on a terminal; else yield None, so that nothing is counted.
 
-    Gives a function of (what, done, total); a bar goes when its thing is done.
+    Yields a function of (what, done, total); a bar goes when its thing is done.
     """
     if not is_terminal(sys.stderr):
         yield None
         return
-    with _bars(unit) as bar:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    with Bar(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True) if unit == "bytes" else MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as bar:
         tasks: dict[str, Any] = {}
 
         def report(what: str, done: int, total: int) -> None:
@@ -116,21 +123,6 @@ def bars(unit: str = "bytes") -> Iterator[NamedProgress | None]:
             bar.update(tasks[what], completed=done, total=total or None, visible=done < total or not total)
 
         yield report
-
-
-def _bars(unit: str) -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    return Bar(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True) if unit == "bytes" else MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
 
 
 def _show_rich(table: Table) -> None:
@@ -144,13 +136,13 @@ def _show_rich(table: Table) -> None:
         console.print(Text(table.title, style="bold"))
     if table.rows:
         drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-        for column in table.columns:
+        for title, marks in zip(table.titles, table.marks, strict=True):
             drawn.add_column(
-                column.title,
-                justify="right" if column.right else "left",
-                style=column.style,
-                overflow="fold" if column.fold else "ellipsis",
-                no_wrap=not column.fold,
+                title,
+                justify="right" if ">" in marks else "left",
+                style="bold" if "*" in marks else "dim" if "." in marks else "",
+                overflow="fold" if "~" in marks else "ellipsis",
+                no_wrap="~" not in marks,
             )
         for row in table.rows:
             drawn.add_row(*(Text(cell, style=_STATE_STYLES.get(cell, "")) for cell in row))

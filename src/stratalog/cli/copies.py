@@ -1,26 +1,46 @@
-"""``stratalog clone`` and ``stratalog restore``: a new store out of this one, beside whoever holds it."""
+"""Copies: ``clone`` and ``restore``, a new store out of this one; ``export`` and ``import``, a topic as one
+file; ``graduate`` and ``adopt``, to and from Kafka."""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.console import Column, Table, note, progress, show, show_json
-from stratalog.cli.session import Session, TopicsOption, command
+from stratalog.cli import guard
+from stratalog.cli.console import Table, note, progress
+from stratalog.cli.session import Session, TopicArgument, TopicsOption, command
+from stratalog.cli.topics import ConfigOption, parse_settings
 from stratalog.config.units import format_bytes, format_time, parse_time
-from stratalog.errors import InvalidArgumentError
+from stratalog.errors import FormatError, InvalidArgumentError, TopicExistsError
 
 if TYPE_CHECKING:
-    from stratalog.store.copies import CloneReport, PartitionCopy
+    from stratalog.store.copies import CloneReport, ExportReport, ImportReport, PartitionCopy
 
 _TO_OFFSET = re.compile(r"(?:(?P<topic>[^:=]+):(?P<partition>[0-9]{1,9})=)?(?P<offset>[0-9]{1,19})\Z")
 
-TargetArgument = Annotated[
-    str, typer.Argument(metavar="TARGET", help="The directory of the new store.", show_default=False)
+TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help="The directory of the new store.")]
+KeepRetentionOption = Annotated[
+    bool,
+    typer.Option(
+        "--keep-retention",
+        help="Keep retention.ms even if it would delete the copied records; else it is -1.",
+    ),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", "-n", help="Only show what would be done.")]
+NameOption = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="The topic's name here; else its own name."),
+]
+KafkaDirs = Annotated[
+    list[str],
+    typer.Argument(metavar="KAFKA_DIR...", help="The log.dirs of the stopped Kafka broker, all of them."),
 ]
 
 
@@ -32,16 +52,16 @@ def clone(
 ) -> None:
     """Copy the store in an instant: sealed segments are hard links, only the active ones are copied.
 
-    On another filesystem everything is copied. The copy is a store of its own: whatever happens to one of
-    them does not touch the other.
+    On another filesystem everything is copied. The copy is a store of its own: changes to one of them do not
+    affect the other.
     """
     from stratalog.store import copies
 
-    session.refuse_read_only()  # the source is told of its copies
+    session.refuse_read_only()  # the source records its copies
     session.require_store()
     with progress("cloning") as bar:
         report = copies.clone(session.paths, target, topics or None, config=session.config, progress=bar)
-    _tell(session, report, f"cloned to {report.target}")
+    _tell_copy(session, report, f"cloned to {report.target}")
 
 
 @command
@@ -61,7 +81,6 @@ def restore(
             metavar="TOPIC:PARTITION=N",
             help="Up to this offset, not included; as often as needed, the other partitions come whole. With "
             "one partition in all, N alone.",
-            show_default=False,
         ),
     ] = None,
     from_archive: Annotated[
@@ -78,22 +97,16 @@ def restore(
         bool,
         typer.Option("--abort-open", help="End transactions that were open at that moment with an abort."),
     ] = False,
-    keep_retention: Annotated[
-        bool,
-        typer.Option(
-            "--keep-retention",
-            help="Keep retention.ms even where it would delete what was restored; else it is set to -1.",
-        ),
-    ] = False,
+    keep_retention: KeepRetentionOption = False,
 ) -> None:
     """Build a new store as this one was at a moment, from local and archived segments.
 
-    What retention or compaction removed since then does not come back. This store stays as it is.
+    Records that retention or compaction removed since then are not restored. This store stays as it is.
     """
     from stratalog.store import copies
 
     if to_time is None and not to_offset and from_archive is None:
-        raise typer.BadParameter("say where to restore to: --to-time TIME or --to-offset TOPIC:PARTITION=N")
+        raise typer.BadParameter("no moment given: use --to-time TIME or --to-offset TOPIC:PARTITION=N")
     session.refuse_read_only()
     moment = None if to_time is None else parse_time(to_time, time.time_ns() // 1_000_000)
     source = None
@@ -115,66 +128,53 @@ def restore(
             progress=bar,
         )
     as_of = "" if moment is None else f" as of {format_time(moment)}"
-    _tell(session, report, f"restored to {report.target}{as_of}")
+    _tell_copy(session, report, f"restored to {report.target}{as_of}")
     if not session.json:
         for topic, was in report.held_retention.items():
-            note(f"{topic}: retention.ms is -1 in the copy (it was {was}), or its records would go at once")
+            note(f"{topic}: retention.ms is -1 in the copy (it was {was}): its records are past it")
 
 
 def copies_table(partitions: Sequence[PartitionCopy]) -> Table:
-    """Each partition of a copy: which offsets, and how its bytes got there."""
-    table = Table(
-        [
-            Column("partition", style="bold"),
-            Column("first offset", right=True),
-            Column("next offset", right=True),
-            Column("left out", right=True),
-            Column("segments", right=True),
-            Column("linked", right=True),
-            Column("copied", right=True),
-        ]
-    )
+    """Return each partition of a copy: its offsets, and how its bytes got there."""
+    columns = (">first offset", ">next offset", ">left out", ">segments", ">linked", ">copied")
+    table = Table("*partition", *columns)
     for each in partitions:
         left = each.source_end_offset - each.end_offset
         table.add(
             f"{each.topic}-{each.partition}",
             str(each.log_start_offset),
             str(each.end_offset),
-            f"{left:,}" if left else "",
-            f"{each.segments:,}",
+            left or "",
+            each.segments,
             format_bytes(each.linked_bytes),
             format_bytes(each.copied_bytes),
         )
     return table
 
 
-def show_notes(partitions: Sequence[PartitionCopy], notes: Sequence[str] = ()) -> None:
-    """What a copy lacks or has to be known about it, on stderr."""
+def copy_notes(partitions: Sequence[PartitionCopy], notes: Sequence[str] = ()) -> list[str]:
+    """Return what a copy lacks, and other notes about it."""
+    found = []
     for each in partitions:
-        for line in each.notes:
-            note(f"note: {each.topic}-{each.partition}: {line}")
-        for producer, first in each.open_transactions:
-            note(
-                f"note: {each.topic}-{each.partition}: the transaction producer {producer} began at offset "
-                f"{first} has no end in the copy"
-            )
-    for line in notes:
-        note(f"note: {line}")
+        found += [f"note: {each.topic}-{each.partition}: {line}" for line in each.notes]
+        found += [
+            f"note: {each.topic}-{each.partition}: the transaction producer {producer} began at offset "
+            f"{first} has no end in the copy"
+            for producer, first in each.open_transactions
+        ]
+    return found + [f"note: {line}" for line in notes]
 
 
-def _tell(session: Session, report: CloneReport, did: str) -> None:
-    if session.json:
-        show_json(report.to_json())
-        return
-    show(copies_table(report.partitions))
-    show_notes(report.partitions, report.notes)
-    note(f"{did}: {format_bytes(report.linked_bytes)} linked, {format_bytes(report.copied_bytes)} copied")
+def _tell_copy(session: Session, report: CloneReport, did: str) -> None:
+    sizes = f"{format_bytes(report.linked_bytes)} linked, {format_bytes(report.copied_bytes)} copied"
+    notes = copy_notes(report.partitions, report.notes)
+    session.tell(report.to_json(), copies_table(report.partitions), *notes, f"{did}: {sizes}")
 
 
 def _offsets(
     session: Session, given: list[str], topics: list[str] | None, *, known: bool
 ) -> dict[tuple[str, int], int]:
-    """``TOPIC:PARTITION=N``, or N alone where a store is ``known`` and only one partition can be meant."""
+    """Parse ``TOPIC:PARTITION=N``, or N alone if a store is ``known`` and it has only one partition."""
     found: dict[tuple[str, int], int] = {}
     for text in given:
         match = _TO_OFFSET.match(text.strip())
@@ -198,3 +198,167 @@ def _only_partition(session: Session, text: str, topics: list[str] | None) -> tu
     raise InvalidArgumentError(
         f"--to-offset {text}: there is more than one partition; write TOPIC:PARTITION=N, as in orders:0=1000"
     )
+
+
+@command
+def export(
+    session: Session,
+    topic: TopicArgument,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write; - is stdout.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+) -> None:
+    """Write a topic, records, indexes and settings, to one file with checksums."""
+    from stratalog.store import copies
+
+    if file == "-" and session.json:
+        raise typer.BadParameter("--json and the topic itself cannot both go to stdout")
+    if file != "-" and not force and os.path.exists(file):
+        raise typer.BadParameter(f"{file} already exists; --force replaces it")
+    session.require_store()
+    with progress("exporting") as bar:
+        target: Any = sys.stdout.buffer if file == "-" else file
+        report = copies.export_topic(
+            session.paths, topic, target, register=session.may_change, config=session.config, progress=bar
+        )
+    shown: list[Table | str] = [] if file == "-" else [_offsets_table(report)]
+    shown += copy_notes(report.partitions)
+    where = "stdout" if file == "-" else file
+    shown.append(f"exported {topic} to {where}, {format_bytes(report.size_bytes)}")
+    if not session.may_change:
+        shown.append("read-only: this copy was not recorded, so `stratalog erase` will not name it")
+    session.tell(report.to_json(), *shown)
+
+
+@command
+def import_(
+    session: Session,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file that export made; - is stdin.")],
+    name: NameOption = None,
+    config: ConfigOption = None,
+    keep_retention: KeepRetentionOption = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check the file to its last byte; no store is needed.")
+    ] = False,
+) -> None:
+    """Import an exported topic, and make the store if there is none. It appears whole or not at all."""
+    from stratalog.store import copies
+
+    source: Any = sys.stdin.buffer if file == "-" else file
+    if check:
+        with _from_file(), progress("checking") as bar:
+            found = copies.check_export(source, progress=bar)
+        whole = f"{found.file} is whole: {found.topic}, {format_bytes(found.size_bytes)}"
+        session.tell(found.to_json(), _offsets_table(found), whole)
+        return
+    settings = parse_settings(config)
+    if file != "-":
+        with open(file, "rb"):
+            pass  # a missing file must not make a store
+    with _naming(), _from_file(), session.change(create=True) as client, progress("importing") as bar:
+        report = copies.import_topic(
+            client, source, name=name, settings=settings, keep_retention=keep_retention, progress=bar
+        )
+    _tell_import(session, report, f"imported {report.topic}")
+
+
+@command
+def graduate(
+    session: Session,
+    topic: TopicArgument,
+    kafka_log_dir: KafkaDirs,
+    dry_run: DryRunOption = False,
+    allow_retention: Annotated[
+        bool,
+        typer.Option(
+            "--allow-retention", help="Go on even if the topic's retention there would delete old records."
+        ),
+    ] = False,
+) -> None:
+    """Hand a topic to a real Kafka broker: fill the directories that the broker made for it.
+
+    Create the topic there first, with as many partitions and retention.ms=-1, and stop the broker. The topic
+    here stays as it is.
+    """
+    from stratalog.store import copies
+
+    if not dry_run:
+        session.refuse_read_only()
+    session.require_store()
+    looking = guard.hinting(InvalidArgumentError, "--dry-run shows all of it and changes nothing")
+    with looking, progress("reading" if dry_run else "copying") as bar:
+        report = copies.graduate(
+            session.paths,
+            topic,
+            kafka_log_dir,
+            dry_run=dry_run,
+            allow_retention=allow_retention,
+            config=session.config,
+            progress=bar,
+        )
+    notes = copy_notes(report.partitions) + [f"in the way: {problem}" for problem in report.problems]
+    notes += [f"- {line}" for line in report.operator if not report.problems]
+    did, where = "would hand" if dry_run else "handed", ", ".join(report.log_dirs)
+    notes.append(
+        f"{did} {topic} to {where}; {report.patched_batches:,} batches with the broker's leader epoch"
+    )
+    session.tell(report.to_json(), copies_table(report.partitions), *notes)
+    if report.problems:
+        raise typer.Exit(guard.ExitCode.USAGE)
+
+
+@command
+def adopt(
+    session: Session,
+    topic: TopicArgument,
+    kafka_log_dir: KafkaDirs,
+    name: NameOption = None,
+    config: ConfigOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Take a topic over from a stopped Kafka broker, with its settings; its files are only read.
+
+    Without settings in the broker's metadata everything is kept: no default retention deletes old records.
+    """
+    from stratalog.store import copies
+
+    settings = parse_settings(config)
+    with _naming(), ExitStack() as stack:
+        target: Any = session.paths
+        if not dry_run:
+            target = stack.enter_context(session.change(create=True))
+        elif session.exists:
+            target = stack.enter_context(session.read())
+        bar = stack.enter_context(progress("adopting"))
+        report = copies.adopt(
+            target, kafka_log_dir, topic, name=name, settings=settings, dry_run=dry_run, progress=bar
+        )
+    _tell_import(session, report, f"{'would adopt' if dry_run else 'adopted'} {report.topic}")
+    if not session.json and report.notes:
+        note(f"`stratalog topic alter {report.topic} --config …` sets what is missing")
+
+
+def _naming() -> AbstractContextManager[None]:
+    return guard.hinting(TopicExistsError, "--name NAME gives it another name here")
+
+
+def _from_file() -> AbstractContextManager[None]:
+    """Replace the usual hint: verify and repair cannot look at a file that export made."""
+    return guard.hinting(
+        FormatError,
+        "the file is damaged or cut short: export the topic again, or use another copy of the file",
+    )
+
+
+def _tell_import(session: Session, report: ImportReport, did: str) -> None:
+    settings = " ".join(f"{name}={value}" for name, value in sorted(report.settings.items()))
+    notes = copy_notes(report.partitions, report.notes)
+    shown = f"{did} ({settings})" if settings else did
+    session.tell(report.to_json(), copies_table(report.partitions), *notes, shown)
+
+
+def _offsets_table(report: ExportReport) -> Table:
+    table = Table("*partition", ">first offset", ">next offset", ">segments")
+    for each in report.partitions:
+        first, end = str(each.log_start_offset), str(each.end_offset)
+        table.add(f"{each.topic}-{each.partition}", first, end, each.segments)
+    return table

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from stratalog.cli.app import ORDER, app
-from stratalog.cli.exit_codes import MEANING
+from stratalog.cli.guard import MEANING
 
 _HEAD = """\
 # The command line
@@ -30,9 +30,9 @@ $ stratalog verify
 
 - The store is `--data DIR` (again for each further log directory), before or after the command, or
   `STRATALOG_DATA`, several directories separated by `:`.
-- What a program says to `open(config=…)`, such as `log.archive.url` or `log.retention.ms`, is kept with the
-  store, and the command line goes by it. `--store-config NAME=VALUE`, or `STRATALOG_CONFIG`, several
-  separated by `;`, says others for one command.
+- Settings that a program gives to `open(config=…)`, such as `log.archive.url` or `log.retention.ms`, are kept
+  with the store, and the command line uses them. `--store-config NAME=VALUE`, or `STRATALOG_CONFIG`, several
+  separated by `;`, sets others for one command.
 - Data goes to stdout, messages and progress to stderr. Progress bars and colour only on a terminal;
   `NO_COLOR` is respected. In a pipe tables are plain aligned columns.
 - Every command works beside a program that holds the store: reads open it read-only, changes are asked of
@@ -44,8 +44,8 @@ $ stratalog verify
 ## Positions and times
 
 `--from` and `--to` take `earliest`, `latest`, an offset (`1234`), the last so many records of each partition
-(`-5`), a time ago (`-10m`, `-1h30m`, `-7d`), an ISO time (`2026-01-01`, `2026-01-01T12:00:00Z`; UTC unless it
-says otherwise), `now`, or `@` with epoch milliseconds. Ranges include their start and not their end. A time
+(`-5`), a time ago (`-10m`, `-1h30m`, `-7d`), an ISO time (`2026-01-01`, `2026-01-01T12:00:00Z`; UTC without a
+zone), `now`, or `@` with epoch milliseconds. Ranges include their start and not their end. A time
 range holds the records whose own timestamp is in it, in whatever order they were appended.
 
 ## Formats
@@ -67,12 +67,12 @@ Besides its own options every command but `dump` has `--data DIR`, `--store-conf
 (the archive, beside `--data` or instead of it), `--master URL` (where Spark runs; `local[*]` unless given)
 and `--conf NAME=VALUE` (a setting of Spark, as often as needed).
 """
-_COMMON = frozenset({"--help", "--data", "--store-config", "--debug", "--json"})
+_COMMON = frozenset({"--help", "--data", "--store-config", "--debug", "--json", "--read-only"})
 _SPARK = frozenset({"--archive", "--master", "--conf"})
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page."""
     root: Any = typer.main.get_command(app)
     parts = [_HEAD, _codes(), _COMMANDS]
     for name in ORDER:

@@ -1,4 +1,4 @@
-"""Where errors end: one clear line on stderr, with the way out, and an exit code that means something.
+"""Where errors end: one clear line on stderr, with what to do, and an exit code with one meaning.
 
 A traceback is shown only with ``--debug``. A reader that went away (``| head``) and Ctrl-C end the
 program quietly.
@@ -7,37 +7,102 @@ program quietly.
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
 import sys
 from collections.abc import Iterator
 
 from stratalog import errors
-from stratalog.cli.exit_codes import ExitCode, exit_code
 from stratalog.fs.contract import is_refusal
+
+
+class ExitCode(enum.IntEnum):
+    """Scripts may rely on these numbers: they do not change within a major version."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    OFFSET_OUT_OF_RANGE = 4
+    CORRUPTION = 5
+    LOCKED = 6
+    STORAGE = 7
+    RECORD_REFUSED = 8
+    UNSUPPORTED_FORMAT = 9
+    TOPIC_EXISTS = 10
+    UNFINISHED = 11
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+MEANING: dict[ExitCode, str] = {
+    ExitCode.OK: "done",
+    ExitCode.FAILURE: "failed in a way not listed here",
+    ExitCode.USAGE: "wrong command line, setting or topic name",
+    ExitCode.NOT_FOUND: "no such store, topic, partition or key",
+    ExitCode.OFFSET_OUT_OF_RANGE: "an offset outside the log",
+    ExitCode.CORRUPTION: "damaged data was found",
+    ExitCode.LOCKED: "the store is held by a process that cannot be asked, or that refused",
+    ExitCode.STORAGE: "disk full, read-only or failing, or the archive is",
+    ExitCode.RECORD_REFUSED: "a record the log does not accept",
+    ExitCode.UNSUPPORTED_FORMAT: "files of an older or newer format",
+    ExitCode.TOPIC_EXISTS: "the topic already exists",
+    ExitCode.UNFINISHED: "some of the work could not be done; notes on stderr say what and why",
+    ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
+    ExitCode.BROKEN_PIPE: "the reader of the output went away",
+}
+
+# The first row that matches wins: subclasses stand before their base.
+_BY_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
+    (errors.InvalidRecordError, ExitCode.RECORD_REFUSED),
+    (errors.InvalidArgumentError, ExitCode.USAGE),
+    (errors.NotFoundError, ExitCode.NOT_FOUND),
+    (errors.TopicExistsError, ExitCode.TOPIC_EXISTS),
+    (errors.OffsetOutOfRangeError, ExitCode.OFFSET_OUT_OF_RANGE),
+    (errors.UnsupportedFormat, ExitCode.UNSUPPORTED_FORMAT),
+    (errors.FormatError, ExitCode.CORRUPTION),
+    (errors.StoreLockedError, ExitCode.LOCKED),
+    (errors.ControlError, ExitCode.LOCKED),
+    (errors.ReadOnlyError, ExitCode.STORAGE),
+    (errors.ArchiveConflictError, ExitCode.LOCKED),
+    (errors.ArchiveError, ExitCode.STORAGE),
+    (errors.StorageError, ExitCode.STORAGE),
+    (FileNotFoundError, ExitCode.NOT_FOUND),
+    (NotADirectoryError, ExitCode.NOT_FOUND),
+    (OSError, ExitCode.STORAGE),
+)
+
+
+def exit_code(error: BaseException) -> ExitCode:
+    """Return the code an error ends the program with."""
+    for kind, code in _BY_ERROR:
+        if isinstance(error, kind):
+            return code
+    return ExitCode.FAILURE
+
+
+def epilog() -> str:
+    """Return the table as one paragraph for the end of ``--help``."""
+    return "Exit codes: " + " · ".join(f"{code.value} {meaning}" for code, meaning in MEANING.items()) + "."
+
 
 _debug = False
 
 
 def set_debug(value: bool) -> None:
-    """``--debug`` was given: let tracebacks through."""
+    """Show tracebacks (``--debug``) or not."""
     global _debug
-    _debug = _debug or value
-
-
-def clear_debug() -> None:
-    """Each run of the program starts without ``--debug``."""
-    global _debug
-    _debug = False
+    _debug = value
 
 
 def debugging() -> bool:
-    """Whether ``--debug`` was given."""
+    """True if ``--debug`` was given."""
     return _debug
 
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Runs a command; every error leaves as ``SystemExit`` with its line already printed."""
+    """Run a command; every error leaves as ``SystemExit`` with its line already printed."""
     try:
         yield
         sys.stdout.flush()
@@ -59,7 +124,7 @@ def guarded() -> Iterator[None]:
 
 
 def complain(message: str) -> None:
-    """One line on stderr, whatever is in the message."""
+    """Print a message as one line on stderr."""
     line = " ".join(message.split())
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
@@ -67,7 +132,7 @@ def complain(message: str) -> None:
 
 
 def silence_stdout() -> None:
-    """Nobody reads stdout any more: point it at nothing so that the interpreter's last flush is quiet."""
+    """Point stdout, whose reader went away, at nothing so that the interpreter's last flush is quiet."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
@@ -75,19 +140,19 @@ def silence_stdout() -> None:
 
 
 def explain(error: BaseException) -> str:
-    """What happened and, where there is one, the way out."""
+    """Return what happened and, if known, what to do."""
     text = (error.message if isinstance(error, errors.StratalogError) else str(error)) or type(error).__name__
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         text = f"{error.filename}: no such file or directory"
     elif isinstance(error, OSError) and error.strerror and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
-    hint = _way_out(error)
+    hint = _hint(error)
     return f"{text} — {hint}" if hint else text
 
 
 @contextlib.contextmanager
 def hinting(kind: type[BaseException], hint: str) -> Iterator[None]:
-    """Give the errors of a kind a way out that fits the command better than the usual one."""
+    """Add to errors of a kind a hint that fits the command better than the usual one."""
     try:
         yield
     except kind as error:
@@ -95,10 +160,10 @@ def hinting(kind: type[BaseException], hint: str) -> Iterator[None]:
         raise
 
 
-def _way_out(error: BaseException) -> str:
-    told: list[str] = getattr(error, "__notes__", [])
-    if told:
-        return told[-1]
+def _hint(error: BaseException) -> str:
+    notes: list[str] = getattr(error, "__notes__", [])
+    if notes:
+        return notes[-1]
     if is_refusal(error):
         return "commands that only read work here; to write, check the mount, the owner and the mode"
     if isinstance(error, errors.OffsetOutOfRangeError):
@@ -134,23 +199,23 @@ _HINTS: tuple[tuple[type[BaseException], str], ...] = (
     ),
     (
         errors.CorruptionError,
-        "`stratalog verify` names every damaged range, `stratalog repair` what can be done",
+        "`stratalog verify` names every damaged range, `stratalog repair TOPIC` shows what can be done",
     ),
     (errors.UnsupportedFormat, "not damage: another version wrote it"),
-    (errors.DiskFullError, "make room; the log takes writes again by itself"),
+    (errors.DiskFullError, "make room; appends then work again by themselves"),
     (
         errors.SyncFailedError,
-        "what was appended since may be lost: check the disk, then open the store again",
+        "records appended since may be lost: check the disk, then open the store again",
     ),
     (
         errors.ArchiveConflictError,
-        "one store writes an archive: stop the other one, or give this one an archive of its own",
+        "only one store may write an archive: stop the other one, or give this one its own archive",
     ),
-    (errors.ArchiveError, "nothing here is lost: what is not in the archive stays local; try again"),
+    (errors.ArchiveError, "nothing is lost: segments not yet in the archive stay local; try again"),
     (errors.ControlError, "`stratalog log-dirs` shows who holds the store"),
 )
 
 
 def _is_parsers(error: BaseException) -> bool:
-    """Usage errors, ``Exit`` and ``Abort`` of the command-line parser: it deals with those itself."""
+    """True for usage errors, ``Exit`` and ``Abort``, which the command-line parser handles itself."""
     return any(base.__module__.partition(".")[0] in ("typer", "click") for base in type(error).__mro__)

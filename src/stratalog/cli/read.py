@@ -1,32 +1,54 @@
-"""``stratalog read``: records by offset, by time, by key, as they come."""
+r"""``stratalog read``: records by offset, by time, by key, as they come, and how they are printed.
+
+Positions:
+
+    earliest   latest   1234 (an offset)   -5 (the last five)   @1767225600000 (epoch ms)
+    -10m   now   2026-01-01   2026-01-01T12:00:00Z (a time)
+
+Formats are kcat's:
+
+    %s value   %S its length (-1: null)     %k key   %K its length (-1: null)
+    %o offset  %p partition  %t topic       %T timestamp in ms
+    %h headers as name=value,…              %% a percent sign
+    \n \t \r \0 \\ \xNN                     the usual escapes
+
+Everything is printed as bytes: what was appended is printed unchanged.
+"""
 
 from __future__ import annotations
 
+import base64
 import enum
+import heapq
 import json
 import os
+import re
 import sys
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from stratalog.cli.check import damage_facts, lost_offsets
 from stratalog.cli.console import is_terminal
-from stratalog.cli.exit_codes import ExitCode
-from stratalog.cli.guard import complain
-from stratalog.cli.positions import Position, parse_position
-from stratalog.cli.reading import Reading
-from stratalog.cli.record_format import Render, compile_format, json_line, people_line, value_line
+from stratalog.cli.guard import ExitCode, complain
 from stratalog.cli.session import Session, TopicArgument, command
-from stratalog.errors import NotFoundError, UnknownPartitionError
-from stratalog.model import Record
+from stratalog.config.units import format_time, parse_time
+from stratalog.errors import InvalidArgumentError, NotFoundError, UnknownPartitionError
+from stratalog.model import LOG_APPEND_TIME, Record
 
 if TYPE_CHECKING:
     from stratalog.log.check.damage import Damage
+    from stratalog.log.read.reader import SkipDamaged
     from stratalog.store import Topic
+
+POLL_S = 0.1
+READ_COMMITTED = "read_committed"
+Render = Callable[[Record], bytes]
 
 
 class Isolation(enum.StrEnum):
@@ -82,7 +104,7 @@ def read(
         bool,
         typer.Option(
             "--skip-damaged",
-            help="Go on behind damaged data instead of stopping there; what was skipped is named on stderr.",
+            help="Skip damaged data instead of stopping there; skipped ranges are listed on stderr.",
         ),
     ] = False,
 ) -> None:
@@ -125,7 +147,7 @@ def read(
 
 
 def _name_skipped(damage: Damage, as_json: bool) -> None:
-    """Name a range that was skipped, on stderr: stdout holds records only."""
+    """Print a range that was skipped on stderr: stdout holds records only."""
     if as_json:
         print(json.dumps({"skipped": damage_facts(damage)}), file=sys.stderr)
     else:
@@ -145,7 +167,7 @@ def _renderer(text: str | None, as_json: bool) -> Render:
 
 
 def _print(records: Iterable[Record], render: Render, *, at_once: bool) -> int:
-    """Writes records to stdout; without waiting for more when somebody looks at each of them."""
+    """Write records to stdout; flush after each if ``at_once`` or on a terminal. Return how many."""
     out = sys.stdout.buffer
     at_once = at_once or is_terminal(sys.stdout)
     count = 0
@@ -166,3 +188,304 @@ def _partitions(topic: Topic, wanted: list[int] | None) -> list[int]:
         if partition not in known:
             raise UnknownPartitionError(f"topic {topic.name} has no partition {partition}")
     return sorted(set(wanted)) if wanted else list(known)
+
+
+# -- which records ---------------------------------------------------------------------------------------
+
+Kind = Literal["earliest", "latest", "offset", "tail", "time"]
+_OFFSET = re.compile(r"[0-9]{1,19}\Z")
+_TAIL = re.compile(r"-[0-9]{1,19}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """``value`` is an offset, a number of records before the end, or epoch milliseconds."""
+
+    kind: Kind
+    value: int = 0
+
+
+def parse_position(text: str, now_ms: int) -> Position:
+    """Parse a position; InvalidArgumentError lists the forms."""
+    stripped = text.strip()
+    if stripped in ("earliest", "beginning"):
+        return Position("earliest")
+    if stripped in ("latest", "end"):
+        return Position("latest")
+    if _OFFSET.match(stripped):
+        return Position("offset", int(stripped))
+    if _TAIL.match(stripped):
+        return Position("tail", int(stripped[1:]))
+    try:
+        stripped = stripped.removeprefix("@")
+        return Position("time", parse_time(stripped, now_ms))
+    except InvalidArgumentError:
+        raise InvalidArgumentError(
+            f"{text!r} is not a position: use earliest, latest, an offset, -5 (the last five), -10m, "
+            "2026-01-01T12:00:00Z or @ with epoch milliseconds"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Which records to print. Times are half-open and compared record by record: they may be out of order."""
+
+    topic: Topic
+    partitions: list[int]
+    start: Position
+    end: Position
+    isolation: str
+    skip_damaged: SkipDamaged = False
+
+    def records(self) -> Iterator[Record]:
+        """Yield everything between the two positions, several partitions merged by time."""
+        return self._merged([self._run(partition) for partition in self.partitions])
+
+    def of_key(self, key: bytes, *, last: bool) -> Iterator[Record]:
+        """Yield every record of a key, oldest first; only the newest of them with ``last``."""
+        merged = self._merged([self._history(key, partition) for partition in self.partitions])
+        return iter(deque(merged, maxlen=1)) if last else merged
+
+    def follow(self) -> Iterator[Record]:
+        """Yield existing records from the start position on, merged by time, then new ones as they come."""
+        at = {partition: self.first(partition) for partition in self.partitions}
+        if len(at) == 1:
+            ((partition, offset),) = at.items()
+            yield from self._timely(self._read(partition, offset, None, follow=True))
+            return
+        while True:
+            runs = []
+            for partition, offset in at.items():
+                end = self.topic.high_watermark(partition, self.isolation)
+                if end > offset:
+                    runs.append(self._read(partition, offset, end))
+                    at[partition] = end
+            if runs:
+                yield from self._timely(self._merged(runs))
+            else:
+                time.sleep(POLL_S)
+
+    def first(self, partition: int) -> int:
+        """Return the offset a partition is read from."""
+        position = self.start
+        if position.kind == "offset":
+            return position.value  # as it is: outside the log it must be an error with the valid range
+        first, end = self._bounds(partition)
+        if position.kind == "latest":
+            return end
+        if position.kind == "tail":
+            return max(first, end - position.value)
+        if position.kind == "time":
+            found = self.topic.offset_for_time(partition, position.value, isolation=self.isolation)
+            return end if found is None else found
+        return first
+
+    def stop(self, partition: int) -> int:
+        """Return the offset a partition is read up to; a time only filters."""
+        position = self.end
+        first, end = self._bounds(partition)
+        if position.kind == "offset":
+            return min(position.value, end)
+        if position.kind == "earliest":
+            return first
+        if position.kind == "tail":
+            return max(first, end - position.value)
+        return end
+
+    def _bounds(self, partition: int) -> tuple[int, int]:
+        return self.topic.log_start_offset(partition), self.topic.high_watermark(partition, self.isolation)
+
+    def _run(self, partition: int) -> Iterator[Record]:
+        first, stop = self.first(partition), self.stop(partition)
+        if first >= stop and self.start.kind != "offset":
+            return iter(())
+        if self.end.kind == "time" and first < stop and not self.skip_damaged:
+            return self._scan(partition, first, stop)
+        return self._timely(self._read(partition, first, max(first, stop)))
+
+    def _history(self, key: bytes, partition: int) -> Iterator[Record]:
+        first, stop = self.first(partition), self.stop(partition)
+        if self.isolation == READ_COMMITTED:  # the key index knows nothing of transactions
+            found: Iterable[Record] = (r for r in self._run(partition) if r.key == key)
+        else:
+            found = (r for r in self.topic.history(key, partition) if first <= r.offset < stop)
+        return self._timely(found)
+
+    def _read(self, partition: int, start: int, end: int | None, *, follow: bool = False) -> Iterator[Record]:
+        return self.topic.read(
+            partition,
+            start,
+            end,
+            isolation=self.isolation,
+            follow=follow,
+            skip_damaged=self.skip_damaged,
+        )
+
+    def _scan(self, partition: int, first: int, stop: int) -> Iterator[Record]:
+        """Read through Arrow, which leaves out whole segments outside the times."""
+        reader = self.topic.scan(
+            [partition],
+            start=first,
+            end=stop,
+            since=self.start.value if self.start.kind == "time" else None,
+            until=self.end.value,
+            isolation=self.isolation,
+        )
+        for batch in reader:
+            for row in _rows(batch):
+                yield Record(*row, self.topic.name)
+
+    def _timely(self, records: Iterable[Record]) -> Iterator[Record]:
+        since = self.start.value if self.start.kind == "time" else None
+        until = self.end.value if self.end.kind == "time" else None
+        if since is None and until is None:
+            return iter(records)
+        low, high = (-(2**63) if since is None else since), (2**63 if until is None else until)
+        return (record for record in records if low <= _time(record) < high)
+
+    def _merged(self, runs: list[Iterator[Record]]) -> Iterator[Record]:
+        return runs[0] if len(runs) == 1 else heapq.merge(*runs, key=_time)
+
+
+def _time(record: Record) -> int:
+    return -1 if record.timestamp is None else record.timestamp
+
+
+def _rows(batch: Any) -> Iterator[tuple[Any, Any, Any, Any, Any, Any, Any]]:
+    """Yield the columns of ``scan`` in the order of ``Record``."""
+    import pyarrow as pa
+
+    column = batch.column
+    stamps = column("timestamp").cast(pa.int64()).to_pylist()
+    headers = ([(h["key"], h["value"]) for h in row or ()] for row in column("headers").to_pylist())
+    return zip(
+        column("value").to_pylist(),
+        column("key").to_pylist(),
+        headers,
+        stamps,
+        column("offset").to_pylist(),
+        column("partition").to_pylist(),
+        column("timestampType").to_pylist(),
+        strict=True,
+    )
+
+
+# -- how they are printed --------------------------------------------------------------------------------
+
+_TOKEN = re.compile(r"%(?P<field>.?)|\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>.?)", re.DOTALL)
+_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+
+def _length(data: bytes | None) -> bytes:
+    return b"-1" if data is None else b"%d" % len(data)
+
+
+def _headers(record: Record) -> bytes:
+    return b",".join(
+        name.encode() + b"=" + (b"" if value is None else value) for name, value in record.headers
+    )
+
+
+_FIELDS: dict[str, Render] = {
+    "s": lambda record: record.value or b"",
+    "S": lambda record: _length(record.value),
+    "k": lambda record: record.key or b"",
+    "K": lambda record: _length(record.key),
+    "o": lambda record: b"%d" % record.offset,
+    "p": lambda record: b"%d" % record.partition,
+    "t": lambda record: record.topic.encode(),
+    "T": lambda record: b"%d" % (-1 if record.timestamp is None else record.timestamp),
+    "h": _headers,
+}
+
+
+def compile_format(text: str) -> Render:
+    """Return a function that prints a record by a format string; InvalidArgumentError if it is wrong."""
+    parts: list[bytes | Render] = []
+    position = 0
+    for match in _TOKEN.finditer(text):
+        parts.append(text[position : match.start()].encode("utf-8", "surrogateescape"))
+        parts.append(_part(match))
+        position = match.end()
+    parts.append(text[position:].encode("utf-8", "surrogateescape"))
+    pieces = [part for part in parts if part != b""]
+
+    def render(record: Record) -> bytes:
+        return b"".join([piece if isinstance(piece, bytes) else piece(record) for piece in pieces])
+
+    return render
+
+
+def unescape(text: str) -> bytes:
+    r"""Return the bytes of a text with ``\t``, ``\x1f`` and the like in it, for delimiters."""
+    return compile_format(text.replace("%", "%%"))(Record(b""))
+
+
+def _part(match: re.Match[str]) -> bytes | Render:
+    if match["hex"] is not None:
+        return bytes.fromhex(match["hex"])
+    if match["escape"] is not None:
+        if match["escape"] not in _ESCAPES:
+            raise InvalidArgumentError(f"{match[0]!r} in the format: use \\n \\t \\r \\0 \\\\ or \\xNN")
+        return _ESCAPES[match["escape"]]
+    if match["field"] == "%":
+        return b"%"
+    if match["field"] not in _FIELDS:
+        known = " ".join(f"%{name}" for name in _FIELDS)
+        raise InvalidArgumentError(f"{match[0]!r} in the format: use {known} or %%")
+    return _FIELDS[match["field"]]
+
+
+def to_json(record: Record) -> dict[str, object]:
+    """Return a record as ``append --jsonl`` reads it; bytes that are not UTF-8 go to ``…_base64``."""
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestamp_type": "LogAppendTime" if record.timestamp_type == LOG_APPEND_TIME else "CreateTime",
+        **json_bytes("key", record.key),
+        **json_bytes("value", record.value),
+        "headers": [{"key": name, **json_bytes("value", value)} for name, value in record.headers],
+    }
+
+
+def json_line(record: Record) -> bytes:
+    """Return `to_json` on one line."""
+    return json.dumps(to_json(record), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def value_line(record: Record) -> bytes:
+    """Return the value alone, for pipes."""
+    return (record.value or b"") + b"\n"
+
+
+def people_line(record: Record, color: bool = False) -> bytes:
+    """Return one line for a terminal: place, time, key and value, with control characters escaped."""
+    where = f"{record.partition}:{record.offset}"
+    when = format_time(record.timestamp) if record.timestamp is not None else ""
+    key = "" if record.key is None else printable(record.key)
+    value = "null" if record.value is None else printable(record.value)
+    if color:
+        where, when = f"\x1b[2m{where}\x1b[0m", f"\x1b[2m{when}\x1b[0m"
+        key = f"\x1b[36m{key}\x1b[0m" if key else ""
+        value = f"\x1b[2m{value}\x1b[0m" if record.value is None else value
+    return "  ".join(part for part in (where, when, key, value) if part).encode() + b"\n"
+
+
+def printable(data: bytes) -> str:
+    """Return text without control characters."""
+    text = data.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def json_bytes(name: str, data: bytes | None, suffix: str = "_base64") -> dict[str, str | None]:
+    """Return bytes for JSON: text under ``name``, or base64 under ``name`` + ``suffix`` if not UTF-8."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{name}{suffix}": base64.b64encode(data).decode("ascii")}

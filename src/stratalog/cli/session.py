@@ -1,8 +1,8 @@
-"""One run of a command: which store, which form of output, and the two ways in.
+"""One run of a command: which store, which form of output, and the ways to open the store.
 
-``Session.read()`` opens the store read-only, ``Session.change()`` gives the store itself or, when another
-process holds it, a line to that process. ``Session.look()`` gives either for previews and numbers, and
-nothing is written. ``@command`` adds the options every command has.
+``Session.read()`` opens the store read-only, ``Session.change()`` opens it for writing or, if another
+process holds it, connects to that process. ``Session.look()`` does either for previews and numbers and
+writes nothing. ``@command`` adds the options every command has.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stratalog.cli import guard
+from stratalog.cli.console import Table, is_terminal, note, show, show_json
 from stratalog.config import BrokerConfig
 from stratalog.errors import ConfigError, NotFoundError, ReadOnlyError
 
@@ -34,7 +36,6 @@ DataOption = Annotated[
         "--data",
         metavar="DIR",
         help=f"The store: its log directory; again for each further one. Else ${ENVIRONMENT}, split at ':'.",
-        show_default=False,
     ),
 ]
 StoreConfigOption = Annotated[
@@ -46,7 +47,6 @@ StoreConfigOption = Annotated[
         help="A setting of the store, as programs give it to open(): log.archive.url=s3://bucket/logs; as "
         f"often as needed, or ${CONFIG_ENVIRONMENT}, split at ';'. A program that holds the store has its "
         "own.",
-        show_default=False,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout instead of text.")]
@@ -54,7 +54,7 @@ ReadOnlyOption = Annotated[
     bool,
     typer.Option(
         "--read-only",
-        help="Refuse whatever would change a file, or ask a running program to (exit code 7); or "
+        help="Refuse to change a file, or to ask a running program to change one (exit code 7); or "
         f"${READ_ONLY_ENVIRONMENT}=1.",
     ),
 ]
@@ -63,7 +63,7 @@ DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback o
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What the common options said."""
+    """The values of the options every command has."""
 
     given: tuple[str, ...] = ()
     json: bool = False
@@ -72,7 +72,7 @@ class Session:
 
     @property
     def paths(self) -> list[str]:
-        """The log directories: ``--data``, else the environment; a usage error when neither says."""
+        """The log directories: ``--data``, else the environment; a usage error without either."""
         paths = list(self.given) or [p for p in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if p]
         if not paths:
             raise typer.BadParameter(
@@ -84,10 +84,10 @@ class Session:
     def config(self) -> dict[str, str] | None:
         """The store's settings over those kept with it: the environment's, then ``--store-config``; checked.
 
-        None when nothing was said.
+        None when none are given.
         """
-        told = [pair.strip() for pair in os.environ.get(CONFIG_ENVIRONMENT, "").split(";") if pair.strip()]
-        config = parse_pairs(told, CONFIG_ENVIRONMENT) | parse_pairs(self.settings, "--store-config")
+        given = [pair.strip() for pair in os.environ.get(CONFIG_ENVIRONMENT, "").split(";") if pair.strip()]
+        config = parse_pairs(given, CONFIG_ENVIRONMENT) | parse_pairs(self.settings, "--store-config")
         if not config:
             return None
         BrokerConfig.parse(config)
@@ -95,7 +95,7 @@ class Session:
 
     @property
     def broker_config(self) -> BrokerConfig:
-        """The same as settings: what is kept with the store where nothing was said."""
+        """The same, parsed; those kept with the store when none are given."""
         config = self.config
         return self._kept() if config is None else BrokerConfig.parse(config)
 
@@ -107,7 +107,7 @@ class Session:
 
     @contextmanager
     def read(self) -> Iterator[Store]:
-        """The store, read-only; beside whoever writes it."""
+        """Open the store read-only, also while another process writes it."""
         self.require_store()
         import stratalog
 
@@ -116,9 +116,9 @@ class Session:
 
     @contextmanager
     def change(self, *, create: bool = False) -> Iterator[AdminClient]:
-        """The store for changing something, ours or by its holder. Made when missing only if ``create``.
+        """Open the store for writing, or connect to its holder. A missing store is made only if ``create``.
 
-        A holder has settings of its own and cannot be given others.
+        A holder has its own settings and refuses others.
         """
         self.refuse_read_only()
         if not create:
@@ -131,7 +131,7 @@ class Session:
 
     @contextmanager
     def look(self) -> Iterator[AdminClient]:
-        """The store for a preview, a trial run or numbers: what its holder sees, else opened read-only."""
+        """Connect to the holder, else open read-only: for a preview, a dry run or numbers."""
         self.require_store()
         from stratalog.store import connect
 
@@ -140,7 +140,7 @@ class Session:
             yield connection
 
     def look_or_change(self, *, only_looks: bool) -> AbstractContextManager[AdminClient]:
-        """`look` for what only looks, else `change`."""
+        """Return `look()` if nothing is changed, else `change()`."""
         return self.look() if only_looks else self.change()
 
     def _refuse_settings(self, connection: AdminClient) -> None:
@@ -152,11 +152,11 @@ class Session:
 
     @property
     def may_change(self) -> bool:
-        """False when nothing may be changed: --read-only or its environment variable."""
+        """False with --read-only or its environment variable."""
         return not self.read_only and os.environ.get(READ_ONLY_ENVIRONMENT, "") in ("", "0")
 
     def refuse_read_only(self) -> None:
-        """Raise ReadOnlyError when nothing may be changed: called before anything could be."""
+        """Raise ReadOnlyError if nothing may be changed; call it before any change."""
         if not self.may_change:
             raise ReadOnlyError(
                 f"this command may change files: run it without --read-only and {READ_ONLY_ENVIRONMENT}"
@@ -170,60 +170,102 @@ class Session:
         return any(map(RealFileSystem().exists, self.paths))
 
     def require_store(self) -> None:
-        """A mistyped path is told, not made."""
+        """Raise NotFoundError if there is no store: a mistyped path must not make one."""
         paths = self.paths
         if not self.exists:
             raise NotFoundError(
                 f"no store at {paths[0]} — `stratalog topic create NAME --data {paths[0]}` makes one"
             )
 
+    def tell(self, facts: object, *shown: Table | str) -> None:
+        """Print a result: ``facts`` as JSON, or tables on stdout and messages on stderr."""
+        if self.json:
+            show_json(facts)
+            return
+        for each in shown:
+            if isinstance(each, Table):
+                show(each)
+            else:
+                note(each)
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Turns ``f(session, …)`` into a command with ``--data``, ``--json`` and ``--debug``."""
-    return _common(function, with_json=True)
+
+def option(
+    name: str,
+    kind: Any,
+    default: object,
+    help: str,
+    metavar: str | None = None,
+    *short: str,
+    flag: str = "",
+    **more: Any,
+) -> inspect.Parameter:
+    """Return a parameter for `declare`: the option ``flag``, by default ``--name``."""
+    names = (flag or f"--{name.replace('_', '-')}", *short)
+    annotation = Annotated[kind, typer.Option(*names, metavar=metavar, help=help, **more)]
+    return parameter(name, annotation, default)
 
 
-def silent_command(function: Callable[..., None]) -> Callable[..., None]:
-    """The same for a command that has its own idea of ``--json``, or nothing to show."""
-    return _common(function, with_json=False)
+def parameter(name: str, annotation: Any, default: object) -> inspect.Parameter:
+    """Return a keyword parameter, for `declare`."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _common(function: Callable[..., None], *, with_json: bool) -> Callable[..., None]:
+def declare(function: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> Callable[..., None]:
+    """Give a function that takes ``**options`` the signature that the parser reads; return it."""
+    signature = inspect.Signature([*parameters])
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    function.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+    return function
+
+
+def own_parameters(function: Callable[..., None]) -> list[inspect.Parameter]:
+    """Return the parameters of ``f(first, …)`` after the first, annotations resolved."""
+    found = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    return [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in found]
+
+
+def command(
+    function: Callable[..., None], parameters: Iterable[inspect.Parameter] | None = None
+) -> Callable[..., None]:
+    """Turn ``f(session, …)`` into a command with the options that every command has."""
+
     @functools.wraps(function)
     def run(
         *,
-        data: list[str] | None = None,
-        store_config: list[str] | None = None,
-        json: bool = False,
-        read_only: bool = False,
-        debug: bool = False,
+        data: list[str] | None,
+        store_config: list[str] | None,
+        json: bool,
+        read_only: bool,
+        debug: bool,
         **rest: Any,
     ) -> None:
-        guard.set_debug(debug)
+        if debug:
+            guard.set_debug(True)
         parent = _GLOBAL.get("data") or ()
         function(Session(tuple(data or parent), json, tuple(store_config or ()), read_only), **rest)
 
-    # The parser reads the signature with annotations already resolved.
-    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    common: list[tuple[str, Any, object]] = [
-        ("data", DataOption, None),
-        ("store_config", StoreConfigOption, None),
-    ]
-    if with_json:
-        common.append(("json", JsonOption, False))
-    common.append(("read_only", ReadOnlyOption, False))
-    common.append(("debug", DebugOption, False))
-    parameters = [parameter.replace(kind=keyword) for parameter in own]
-    parameters += [inspect.Parameter(n, keyword, default=d, annotation=a) for n, a, d in common]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del run.__wrapped__
-    return run
+    common = [
+        parameter("data", DataOption, None),
+        parameter("store_config", StoreConfigOption, None),
+        parameter("json", JsonOption, False),
+        parameter("read_only", ReadOnlyOption, False),
+        parameter("debug", DebugOption, False),
+    ]
+    return declare(run, [*(own_parameters(function) if parameters is None else parameters), *common])
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on a terminal; without one, ``--yes`` must be given."""
+    if yes:
+        return
+    if not is_terminal(sys.stdin):
+        raise typer.BadParameter("stdin is not a terminal: pass --yes to confirm", param_hint="--yes")
+    typer.confirm(question, abort=True, err=True)
 
 
 def parse_pairs(pairs: Iterable[str] | None, option: str) -> dict[str, str]:
-    """``NAME=VALUE`` options by name; each name once."""
+    """Return ``NAME=VALUE`` options by name; each name may be given once."""
     given: dict[str, str] = {}
     for pair in pairs or []:
         name, found, value = pair.partition("=")
@@ -239,12 +281,12 @@ _GLOBAL: dict[str, tuple[str, ...]] = {}
 
 
 def set_global_data(paths: list[str] | None) -> None:
-    """``--data`` in front of the command: used when the command itself has none."""
+    """Set ``--data`` given in front of the command, for commands that have none themselves."""
     _GLOBAL["data"] = tuple(paths or ())
 
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
-    """Topic names for shell completion; silence when there is no store to ask."""
+    """Return topic names for shell completion; none if there is no store."""
     session = Session(tuple(context.params.get("data") or ()))
     try:
         with session.read() as store:
@@ -254,13 +296,10 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
 
 
 TopicArgument = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic, show_default=False)
+    str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic)
 ]
 OptionalTopic = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[TOPIC]", help="Only this topic.", autocompletion=complete_topic, show_default=False
-    ),
+    str | None, typer.Argument(metavar="[TOPIC]", help="Only this topic.", autocompletion=complete_topic)
 ]
 TopicOption = Annotated[
     str | None,
@@ -274,9 +313,9 @@ TopicsOption = Annotated[
         metavar="TOPIC",
         help="Only this topic; as often as needed.",
         autocompletion=complete_topic,
-        show_default=False,
     ),
 ]
 PartitionOption = Annotated[
     int | None, typer.Option("--partition", "-p", min=0, metavar="N", help="Only this partition.")
 ]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

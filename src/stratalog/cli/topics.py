@@ -1,26 +1,47 @@
-"""``stratalog topic create | list | describe | alter | move | delete``."""
+"""``stratalog topic create | list | describe | alter | move | delete`` and ``stratalog config``."""
 
 from __future__ import annotations
 
 import enum
-import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.console import Column, Table, is_terminal, note, show, show_json
-from stratalog.cli.session import Session, TopicArgument, command, complete_topic, parse_pairs
-from stratalog.cli.settings import entries_table
-from stratalog.config import PROFILE, PROFILES, SETTINGS, check_names, parse_overrides
+from stratalog.cli.console import Table, show
+from stratalog.cli.session import (
+    OptionalTopic,
+    Session,
+    TopicArgument,
+    YesOption,
+    command,
+    complete_topic,
+    confirm,
+    parse_pairs,
+)
+from stratalog.config import (
+    PROFILE,
+    PROFILES,
+    SETTINGS,
+    ConfigEntry,
+    Setting,
+    check_names,
+    parse_overrides,
+    parse_value,
+    readable,
+    suggest,
+)
 from stratalog.config.units import format_bytes
 from stratalog.errors import ConfigError, FormatError, LogDirOfflineError, NotFoundError, TopicExistsError
 
 if TYPE_CHECKING:
     from stratalog.store import Topic
 
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
 
 def complete_setting(incomplete: str) -> list[str]:
-    """Setting names for shell completion."""
+    """Return setting names for shell completion."""
     return [f"{s.name}=" for s in SETTINGS if s.scope == "topic" and s.name.startswith(incomplete)]
 
 
@@ -32,9 +53,11 @@ ConfigOption = Annotated[
         metavar="NAME=VALUE",
         help="A setting, such as segment.bytes=64MiB or retention.ms=7d; as often as needed.",
         autocompletion=complete_setting,
-        show_default=False,
     ),
 ]
+PROFILE_HELP = ", ".join(
+    f"{name} ({format_bytes(int(each.settings['segment.bytes']))})" for name, each in PROFILES.items()
+)
 
 
 class ProfileName(enum.StrEnum):
@@ -50,19 +73,14 @@ ProfileOption = Annotated[
     ProfileName | None,
     typer.Option(
         "--profile",
-        help="Segment size and rolling for a kind of topic: "
-        + ", ".join(
-            f"{name} ({format_bytes(int(each.settings['segment.bytes']))})" for name, each in PROFILES.items()
-        )
-        + ". What --config says wins.",
-        show_default=False,
+        help=f"Segment size and rolling for a kind of topic: {PROFILE_HELP}. Settings of --config win.",
     ),
 ]
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, move and delete topics.")
 
 
 def with_profile_name(settings: dict[str, str], profile: ProfileName | None) -> dict[str, str]:
-    """``--profile`` as the setting it is; the store adds what the profile sets."""
+    """Add ``--profile`` as the setting it is; the store adds the profile's settings."""
     if profile is None:
         return settings
     if PROFILE in settings:
@@ -71,7 +89,7 @@ def with_profile_name(settings: dict[str, str], profile: ProfileName | None) -> 
 
 
 def parse_settings(pairs: list[str] | None) -> dict[str, str]:
-    """``NAME=VALUE`` options, checked, in canonical text."""
+    """Return ``NAME=VALUE`` options, checked, in canonical text."""
     return parse_overrides(parse_pairs(pairs, "--config"))
 
 
@@ -79,22 +97,22 @@ def parse_settings(pairs: list[str] | None) -> dict[str, str]:
 @command
 def create(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")],
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, metavar="N", help="How many partitions.")
     ] = None,
     profile: ProfileOption = None,
     config: ConfigOption = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Be content when the topic is already there.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic already exists.")
     ] = False,
 ) -> None:
-    """Make a topic, and the store too when there is none."""
+    """Make a topic, and the store too if there is none."""
     settings = with_profile_name(parse_settings(config), profile)
     if not session.exists:
         from stratalog.store.catalog import new_topic
 
-        new_topic(name, partitions, settings, session.broker_config)
+        new_topic(name, partitions, settings, session.broker_config)  # refuses before a store is made
     with session.change(create=True) as client:
         try:
             client.create_topic(name, partitions, settings)
@@ -102,84 +120,56 @@ def create(
             if not if_not_exists:
                 if "already exists" in str(error):
                     error.add_note(
-                        "--if-not-exists is content with that, `stratalog topic alter` changes its settings"
+                        "--if-not-exists accepts that, `stratalog topic alter` changes its settings"
                     )
                 raise
-            _told(session, {"topic": name, "created": False}, f"topic {name} is already there")
+            session.tell({"topic": name, "created": False}, f"topic {name} already exists")
             return
-    _told(session, {"topic": name, "created": True}, f"created topic {name}")
+    session.tell({"topic": name, "created": True}, f"created topic {name}")
 
 
 @app.command(name="list")
 @command
 def list_(session: Session) -> None:
-    """Every topic with its size."""
+    """List every topic with its size."""
     with session.read() as store:
         facts = [_facts(store.topic(name)) for name in store.topics()]
-    if session.json:
-        show_json([{k: v for k, v in fact.items() if k != "details"} for fact in facts])
-        return
-    table = Table(
-        [
-            Column("topic", style="bold"),
-            Column("partitions", right=True),
-            Column("offsets", right=True),
-            Column("segments", right=True),
-            Column("size", right=True),
-        ],
-        footer="" if facts else "no topics",
-    )
+    table = Table("*topic", ">partitions", ">offsets", ">segments", ">size")
+    table.footer = "" if facts else "no topics"
     for fact in facts:
         offline = f" ({len(fact['offline'])} offline)" if fact["offline"] else ""
-        table.add(
-            fact["topic"],
-            f"{fact['partitions']:,}{offline}",
-            f"{fact['offsets']:,}",
-            f"{fact['segments']:,}",
-            format_bytes(fact["size_bytes"]),
-        )
-    show(table)
+        count = f"{fact['partitions']:,}{offline}"
+        table.add(fact["topic"], count, fact["offsets"], fact["segments"], format_bytes(fact["size_bytes"]))
+    session.tell([{k: v for k, v in fact.items() if k != "details"} for fact in facts], table)
 
 
 @app.command(name="describe")
 @command
 def describe_(session: Session, topic: TopicArgument) -> None:
-    """One topic: its partitions, its size, and the settings it changes."""
+    """Show one topic: its partitions, its size, and the settings it changes."""
     with session.read() as store:
         found = store.topic(topic)
         fact = _facts(found)
         entries = [entry for entry in store.describe_topic(topic) if entry.source != "default"]
         fact["id"] = found.id
-        fact["profile"] = next((entry.value for entry in entries if entry.name == PROFILE), None)
-    if session.json:
-        fact["config"] = {entry.name: {"value": entry.value, "source": entry.source} for entry in entries}
-        show_json(fact)
-        return
-    table = Table(
-        [
-            Column("partition", right=True),
-            Column("first offset", right=True),
-            Column("next offset", right=True),
-            Column("segments", right=True),
-            Column("size", right=True),
-            Column("directory", style="dim"),
-        ],
-        title=fact["topic"]
-        + (f"  id {fact['id']}" if fact["id"] else "")
-        + (f"  profile {fact['profile']}" if fact["profile"] else ""),
+    fact["profile"] = next((entry.value for entry in entries if entry.name == PROFILE), None)
+    fact["config"] = {entry.name: {"value": entry.value, "source": entry.source} for entry in entries}
+    table = Table(">partition", ">first offset", ">next offset", ">segments", ">size", ".directory")
+    table.title = "  ".join(
+        [topic, *(f"{name} {fact[name]}" for name in ("id", "profile") if fact[name] is not None)]
     )
     for row in fact["details"]:
         table.add(
             str(row["partition"]),
-            f"{row['log_start_offset']:,}",
-            f"{row['log_end_offset']:,}",
-            f"{row['segments']:,}",
+            row["log_start_offset"],
+            row["log_end_offset"],
+            row["segments"],
             format_bytes(row["size_bytes"]),
             row["directory"] if row["offline"] is None else "offline",
         )
     table.footer = "; ".join(row["offline"] for row in fact["details"] if row["offline"] is not None)
-    show(table)
-    if entries:
+    session.tell(fact, table)
+    if entries and not session.json:
         print()
         show(entries_table(topic, entries))
 
@@ -218,10 +208,10 @@ def alter(
             client.alter_topic(topic, changes)
         if partitions is not None:
             client.add_partitions(topic, partitions)
-    said = [f"{name} unset" if value is None else f"{name}={value}" for name, value in changes.items()]
-    said += [f"{partitions} partitions"] if partitions is not None else []
+    shown = [f"{name} unset" if value is None else f"{name}={value}" for name, value in changes.items()]
+    shown += [f"{partitions} partitions"] if partitions is not None else []
     facts = {"topic": topic, "changed": changes, "partitions": partitions}
-    _told(session, facts, f"altered topic {topic}: {', '.join(said)}")
+    session.tell(facts, f"altered topic {topic}: {', '.join(shown)}")
 
 
 @app.command()
@@ -236,7 +226,7 @@ def move(
     with session.change() as client:
         client.move_partition(topic, partition, to)
     facts = {"topic": topic, "partition": partition, "to": to}
-    _told(session, facts, f"moved {topic} partition {partition} to {to}")
+    session.tell(facts, f"moved {topic} partition {partition} to {to}")
 
 
 @app.command()
@@ -244,13 +234,10 @@ def move(
 def delete(
     session: Session,
     topics: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TOPIC...", help="The topics.", autocompletion=complete_topic, show_default=False
-        ),
+        list[str], typer.Argument(metavar="TOPIC...", help="The topics.", autocompletion=complete_topic)
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="Be content when it is not there.")] = False,
+    yes: YesOption = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed if it does not exist.")] = False,
 ) -> None:
     """Delete topics and all their records."""
     confirm(f"Delete {', '.join(topics)} and every record in it?", yes)
@@ -264,50 +251,26 @@ def delete(
                     raise
                 continue
             deleted.append(topic)
-    said = f"deleted {', '.join(deleted)}" if deleted else "nothing to delete"
-    _told(session, {"deleted": deleted}, said)
-
-
-def confirm(question: str, yes: bool) -> None:
-    """Asks on a terminal; without one ``--yes`` must have been given."""
-    if yes:
-        return
-    if not is_terminal(sys.stdin):
-        raise typer.BadParameter("not on a terminal, so nobody can be asked: add --yes", param_hint="--yes")
-    typer.confirm(question, abort=True, err=True)
-
-
-_NOTHING = {
-    "log_start_offset": 0,
-    "log_end_offset": 0,
-    "segments": 0,
-    "size_bytes": 0,
-    "directory": "",
-}
-"""The numbers of a partition that is offline."""
+    session.tell({"deleted": deleted}, f"deleted {', '.join(deleted)}" if deleted else "nothing to delete")
 
 
 def _facts(topic: Topic) -> dict[str, Any]:
-    """What is shown of a topic."""
+    """Return a topic's numbers, with those of each partition; an offline partition has zeros and a reason."""
     details: list[dict[str, Any]] = []
     for partition in range(topic.partitions):
+        row: dict[str, Any] = {"partition": partition, "log_start_offset": 0, "log_end_offset": 0}
+        row |= {"segments": 0, "size_bytes": 0, "directory": "", "offline": None}
         try:
             segments = topic.segments(partition)
+            row["log_start_offset"] = topic.log_start_offset(partition)
+            row["log_end_offset"] = topic.log_end_offset(partition)
+            row["segments"] = len(segments)
+            row["size_bytes"] = sum(segment.size_bytes for segment in segments)
+            # The active one: the first may be in the archive.
+            row["directory"] = segments[-1].path.rpartition("/")[0] if segments else ""
         except (LogDirOfflineError, FormatError, FileNotFoundError) as error:
-            details.append({"partition": partition, **_NOTHING, "offline": str(error)})
-            continue
-        details.append(
-            {
-                "partition": partition,
-                "log_start_offset": topic.log_start_offset(partition),
-                "log_end_offset": topic.log_end_offset(partition),
-                "segments": len(segments),
-                "size_bytes": sum(segment.size_bytes for segment in segments),
-                # The active one: the first may be in the archive.
-                "directory": segments[-1].path.rpartition("/")[0] if segments else "",
-                "offline": None,
-            }
-        )
+            row["offline"] = str(error)
+        details.append(row)
     return {
         "topic": topic.name,
         "partitions": len(details),
@@ -321,9 +284,96 @@ def _facts(topic: Topic) -> dict[str, Any]:
     }
 
 
-def _told(session: Session, facts: dict[str, Any], message: str) -> None:
-    """The result of a change: JSON for programs, a message for people."""
-    if session.json:
-        show_json(facts)
-    else:
-        note(message)
+@command
+def config(
+    session: Session,
+    topic: OptionalTopic = None,
+    find: Annotated[
+        str | None,
+        typer.Option("--find", "-f", metavar="TEXT", help="Only settings with TEXT in their name."),
+    ] = None,
+    docs: Annotated[bool, typer.Option("--docs", "-d", help="Explain each setting.")] = False,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="With a topic: only settings that differ from the default.")
+    ] = False,
+) -> None:
+    """List every setting, or show the settings in force for a topic and where they come from.
+
+    Without a topic no store is needed. A single match of --find is shown in full.
+    """
+    if topic is not None:
+        with session.read() as store:
+            entries = store.describe_topic(topic)
+        entries = [
+            entry
+            for entry in entries
+            if _matches(_BY_NAME[entry.name], find) and not (changed and entry.source == "default")
+        ]
+        if docs and not session.json:
+            print("\n\n".join(f"{e.name} = {e.value} ({e.source})\n  {e.doc}" for e in entries))
+        else:
+            session.tell([asdict(entry) for entry in entries], entries_table(topic, entries))
+        return
+    if changed:
+        raise typer.BadParameter("--changed needs a TOPIC")
+    chosen = [setting for setting in SETTINGS if _matches(setting, find)]
+    if not chosen and find is not None:
+        raise ConfigError(f"no setting has {find!r} in its name{suggest(find, _BY_NAME)}")
+    if (docs or len(chosen) == 1) and not session.json:
+        print("\n\n".join(_setting_page(setting) for setting in chosen))
+        return
+    table = Table("*setting", ">default", "valid", "scope")
+    table.footer = "--docs explains them, --find TEXT narrows the list"
+    for setting in chosen:
+        valid = " | ".join(setting.choices) if setting.choices else setting.range
+        table.add(setting.name, readable(setting, setting.default), valid, setting.scope)
+    session.tell([_setting_facts(setting) for setting in chosen], table)
+
+
+def entries_table(topic: str, entries: list[ConfigEntry]) -> Table:
+    """Return a topic's settings in force and where they come from."""
+    table = Table("*setting", ">value", ">means", "from")
+    table.footer = "" if entries else f"{topic} changes nothing: every setting has its default"
+    for entry in entries:
+        setting = _BY_NAME[entry.name]
+        meaning = readable(setting, parse_value(setting, entry.value))
+        table.add(entry.name, entry.value, "" if meaning == entry.value else meaning, entry.source)
+    return table
+
+
+def _setting_page(setting: Setting) -> str:
+    lines = [f"{setting.name} ({setting.type}, {setting.scope})", f"  {setting.doc}"]
+    meaning = readable(setting, setting.default)
+    shown = setting.default_text or "empty"
+    lines.append(f"  default  {shown}" + (f" ({meaning})" if meaning not in (shown, "") else ""))
+    valid = ", ".join(setting.choices) if setting.choices else setting.range
+    if valid:
+        lines.append(f"  valid    {valid}")
+    if setting.store_names:
+        lines.append(f"  store    {', '.join(setting.store_names)}")
+    if setting.deviation:
+        lines.append(f"  Kafka    {setting.deviation}")
+    elif setting.ours:
+        lines.append("  Kafka    does not have it")
+    return "\n".join(lines)
+
+
+def _setting_facts(setting: Setting) -> dict[str, object]:
+    return {
+        "name": setting.name,
+        "type": setting.type,
+        "default": setting.default_text,
+        "scope": setting.scope,
+        "broker_name": setting.broker_name,
+        "synonyms": [synonym.name for synonym in setting.synonyms],
+        "minimum": setting.minimum,
+        "maximum": setting.maximum,
+        "choices": list(setting.choices),
+        "kafka": not setting.ours,
+        "deviation": setting.deviation,
+        "doc": setting.doc,
+    }
+
+
+def _matches(setting: Setting, find: str | None) -> bool:
+    return find is None or any(find.lower() in name for name in (setting.name, *setting.store_names))

@@ -6,9 +6,17 @@ typed), ``describe`` and ``docs/SETTINGS.md`` all come from it. Nothing here tou
 
 from __future__ import annotations
 
-from stratalog.config.broker import BROKER_NAMES, SETTINGS, BrokerConfig
-from stratalog.config.profiles import PROFILE, PROFILES, Profile, with_profile
-from stratalog.config.settings import Setting, Synonym, canonical, parse_value
+from stratalog.config.broker import BROKER_NAMES, BrokerConfig
+from stratalog.config.settings import (
+    Setting,
+    Synonym,
+    canonical,
+    canonical_number,
+    parse_value,
+    readable,
+    suggest,
+)
+from stratalog.config.tables import PROFILE, PROFILES, SETTINGS, Profile, with_profile
 from stratalog.config.topic import (
     ConfigEntry,
     TopicConfig,
@@ -33,11 +41,14 @@ __all__ = [
     "Synonym",
     "TopicConfig",
     "canonical",
+    "canonical_number",
     "change_lists",
     "check_names",
     "describe",
     "parse_overrides",
     "parse_value",
+    "readable",
+    "suggest",
     "topic_config",
     "with_profile",
 ]

@@ -1,16 +1,14 @@
-"""The settings of a store: what ``stratalog.open(config=…)`` says, over Kafka's defaults."""
+"""The settings of a store: those of ``stratalog.open(config=…)`` over Kafka's defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from stratalog.config.broker_settings import BROKER_SETTINGS
 from stratalog.config.settings import Setting, Synonym, Value, canonical, parse_synonym, parse_value, suggest
-from stratalog.config.topic_settings import TOPIC_SETTINGS
+from stratalog.config.tables import SETTINGS, TOPIC_SETTINGS
 from stratalog.errors import ConfigError
 
-SETTINGS: tuple[Setting, ...] = TOPIC_SETTINGS + BROKER_SETTINGS
 TOPIC_BY_NAME: Mapping[str, Setting] = MappingProxyType({s.name: s for s in TOPIC_SETTINGS})
 _BY_BROKER_NAME: dict[str, Setting] = {s.broker_name: s for s in SETTINGS if s.broker_name is not None}
 _BY_SYNONYM: dict[str, tuple[Setting, Synonym]] = {y.name: (s, y) for s in SETTINGS for y in s.synonyms}
@@ -36,7 +34,7 @@ class BrokerConfig:
 
     @classmethod
     def parse(cls, config: Mapping[str, object] | None = None) -> BrokerConfig:
-        """Checks every name and value; ConfigError names the first wrong one. None values mean not set."""
+        """Check every name and value; ConfigError names the first wrong one. None values mean not set."""
         given = {name: value for name, value in (config or {}).items() if value is not None}
         explicit: dict[str, str] = {}
         values: dict[str, Value] = {}
@@ -58,7 +56,7 @@ class BrokerConfig:
         return cls(explicit, values)
 
     def get(self, name: str) -> Value:
-        """The effective value of a broker setting: set under any of its names, else the default."""
+        """Return the effective value of a broker setting: set under any of its names, else the default."""
         setting, _ = _find(name)
         return self._values.get(setting.broker_name or setting.name, setting.default)
 
@@ -84,7 +82,7 @@ class BrokerConfig:
         return value
 
     def override(self, setting: Setting) -> Value | None:
-        """What the store says for a topic setting, None when it says nothing."""
+        """Return the store's default for a topic setting, None if it sets none."""
         return self._values.get(setting.broker_name) if setting.broker_name else None
 
     def __eq__(self, other: object) -> bool:
@@ -98,7 +96,7 @@ class BrokerConfig:
 
 
 def _find(name: object) -> tuple[Setting, int]:
-    """The setting behind a broker name, and the name's rank among its names."""
+    """Return the setting of a broker name, and the name's rank among its names."""
     if isinstance(name, str):
         if name in _BY_BROKER_NAME:
             return _BY_BROKER_NAME[name], 0

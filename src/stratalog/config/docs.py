@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from stratalog.config.broker_settings import BROKER_SETTINGS
-from stratalog.config.settings import Setting
-from stratalog.config.topic_settings import TOPIC_SETTINGS
-from stratalog.config.units import format_bytes, format_duration_ms
+from stratalog.config.settings import Setting, readable
+from stratalog.config.tables import BROKER_SETTINGS, TOPIC_SETTINGS
 
 _HEAD = """\
 # Settings
@@ -39,7 +37,7 @@ Where the store has several names for one thing, the first of them that is set c
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_HEAD, "## Of a topic\n"]
     parts += [_section(setting) for setting in TOPIC_SETTINGS]
     parts.append("## Of a store\n")
@@ -52,10 +50,9 @@ def _section(setting: Setting) -> str:
     lines.append(f"- {setting.type}, default {_default(setting)}")
     if setting.choices:
         lines.append("- one of " + ", ".join(f"`{choice}`" for choice in setting.choices))
-    elif setting.minimum is not None or setting.maximum is not None:
+    elif setting.range:
         lines.append(f"- {setting.range}")
-    names = [setting.broker_name] if setting.broker_name and setting.broker_name != setting.name else []
-    names += [synonym.name for synonym in setting.synonyms]
+    names = setting.store_names
     if names and setting.scope == "topic":
         lines.append("- for every topic of a store: " + ", ".join(f"`{name}`" for name in names))
     elif names:
@@ -73,22 +70,6 @@ def _default(setting: Setting) -> str:
         return "empty"
     meaning = readable(setting, setting.default)
     return f"`{text}` ({meaning})" if meaning != text else f"`{text}`"
-
-
-def readable(setting: Setting, value: object) -> str:
-    """A value for people: ``1.0 GiB``, ``7d``, ``no limit``; the canonical text where that says it all."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return ",".join(value) if isinstance(value, tuple) else str(value).lower()
-    if value >= 2**63 - 1:
-        return "no limit"
-    if value < 0 and setting.name.startswith(("retention.", "local.retention.")):
-        return "no limit" if value != -2 or setting.minimum != -2 else f"as {setting.name[6:]}"
-    if isinstance(value, int) and value > 0:
-        if setting.unit == "bytes":
-            return format_bytes(value)
-        if setting.unit == "ms":
-            return format_duration_ms(value)
-    return str(value)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a setting is, and how its value is read and printed.
+"""What a setting is, and how its value is parsed and printed.
 
 Types, ranges and canonical text are Kafka's (``ConfigDef``): what this module prints, a Kafka broker
 reads, and the other way round. On top of Kafka, a text value of a setting measured in bytes or
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from stratalog.config.units import parse_bytes, parse_duration_ms
+from stratalog.config.units import format_bytes, format_duration_ms, parse_bytes, parse_duration_ms
 from stratalog.errors import ConfigError
 from stratalog.model import LONG_MAX
 
@@ -31,7 +31,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]+\Z")
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """Another broker name for the same thing.
+    """Another broker name for a setting.
 
     Without a ``type`` it is an alias and takes the same values; with one it is a whole number that
     ``factor`` turns into the setting's unit.
@@ -48,10 +48,10 @@ class Setting:
     """One row of the table.
 
     ``name`` is what a topic override is called (for ``scope == "broker"`` the broker's own name);
-    ``broker_name`` is where the broker's default for it is set, None when there is no such place.
-    ``synonyms`` are further broker names, consulted in order when ``broker_name`` is not set.
-    ``extra`` are values allowed outside ``minimum`` and ``maximum``. ``deviation`` says where we differ
-    from Kafka; ``ours`` that Kafka does not have it. ``item_pattern`` is for the items of a list.
+    ``broker_name`` sets its default for every topic of a store, None if nothing does. ``synonyms`` are
+    further broker names, used in order when ``broker_name`` is not set. ``extra`` are values allowed outside
+    ``minimum`` and ``maximum``. ``deviation`` is the difference from Kafka; ``ours`` is True if Kafka does
+    not have it. ``item_pattern`` is for the items of a list.
     """
 
     name: str
@@ -86,20 +86,16 @@ class Setting:
         return ""
 
     @property
-    def valid(self) -> str:
-        """The valid values as one short text, as Kafka's documentation writes ranges."""
-        if self.choices:
-            return ", ".join(self.choices)
-        if self.type not in ("int", "long", "double") or (self.minimum is None and self.maximum is None):
-            return ""
-        low = "…" if self.minimum is None else canonical_number(self.minimum)
-        high = "…" if self.maximum is None else canonical_number(self.maximum)
-        also = "".join(f" or {value}" for value in self.extra)
-        return f"[{low}, {high}]{also}" if low != high else low
+    def store_names(self) -> list[str]:
+        """Names other than its own that set it for a store, the first one set wins."""
+        names = [self.broker_name] if self.broker_name and self.broker_name != self.name else []
+        return names + [synonym.name for synonym in self.synonyms]
 
     @property
     def range(self) -> str:
-        """``at least 1`` or ``1 to 9 or -1``, to follow "must be"."""
+        """``at least 1`` or ``1 to 9 or -1``, to follow "must be"; empty without limits."""
+        if self.minimum is None and self.maximum is None:
+            return ""
         low = "" if self.minimum is None else canonical_number(self.minimum)
         high = "" if self.maximum is None else canonical_number(self.maximum)
         text = f"{low} to {high}" if low and high else f"at least {low}" if low else f"at most {high}"
@@ -111,7 +107,7 @@ class Setting:
 
 
 def parse_value(setting: Setting, value: object, *, name: str | None = None) -> Value:
-    """The typed value, or ConfigError naming the setting, what was given and what is valid."""
+    """Return the typed value; ConfigError names the setting, the given value and the valid ones."""
     shown = name or setting.name
     parsed = _convert(setting.type, setting.unit, value, shown)
     if isinstance(parsed, tuple):
@@ -131,7 +127,7 @@ def parse_value(setting: Setting, value: object, *, name: str | None = None) -> 
 
 
 def parse_synonym(setting: Setting, synonym: Synonym, value: object) -> Value:
-    """The value of ``setting`` as told by one of its synonyms."""
+    """Return the value of ``setting`` given under one of its synonyms."""
     if synonym.type is None:
         return parse_value(setting, value, name=synonym.name)
     parsed = _convert(synonym.type, "", value, synonym.name)
@@ -147,7 +143,7 @@ def parse_synonym(setting: Setting, synonym: Synonym, value: object) -> Value:
 
 
 def canonical(value: Value) -> str:
-    """The text Kafka prints for a value."""
+    """Return the text Kafka prints for a value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
@@ -158,7 +154,7 @@ def canonical(value: Value) -> str:
 
 
 def canonical_number(value: float) -> str:
-    """A number as Java's ``toString`` writes it."""
+    """Return a number as Java's ``toString`` writes it."""
     if isinstance(value, int):
         return str(value)
     if value == 0 or 1e-3 <= abs(value) < 1e7:
@@ -168,8 +164,24 @@ def canonical_number(value: float) -> str:
     return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
 
 
+def readable(setting: Setting, value: object) -> str:
+    """Return a value for people: ``1.0 GiB``, ``7d``, ``no limit``, or the canonical text."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return ",".join(value) if isinstance(value, tuple) else str(value).lower()
+    if value >= LONG_MAX:
+        return "no limit"
+    if value < 0 and setting.name.startswith(("retention.", "local.retention.")):
+        return "no limit" if value != -2 or setting.minimum != -2 else f"as {setting.name[6:]}"
+    if isinstance(value, int) and value > 0:
+        if setting.unit == "bytes":
+            return format_bytes(value)
+        if setting.unit == "ms":
+            return format_duration_ms(value)
+    return str(value)
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
-    """`` (did you mean …?)`` or nothing, to end an error about an unknown name."""
+    """Return ``; did you mean …?`` or nothing, to end an error about an unknown name."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
 

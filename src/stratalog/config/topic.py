@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from stratalog.config.broker import TOPIC_BY_NAME, BrokerConfig
 from stratalog.config.settings import Setting, Value, canonical, parse_value, suggest
-from stratalog.config.topic_settings import TOPIC_SETTINGS
+from stratalog.config.tables import TOPIC_SETTINGS
 from stratalog.errors import ConfigError
 from stratalog.model import LONG_MAX
 
@@ -79,14 +79,14 @@ class ConfigEntry:
     name: str
     value: str
     source: Source
-    doc: str
     default: str
     type: str
     broker_name: str | None
+    doc: str
 
 
 def topic_config(broker: BrokerConfig, overrides: Mapping[str, object] | None = None) -> TopicConfig:
-    """The effective settings; ConfigError when a name, a value or two values together are wrong."""
+    """Return the effective settings; ConfigError if a name, a value or two values together are wrong."""
     given = overrides or {}
     check_names(given)
     fields: dict[str, Any] = {}
@@ -105,14 +105,14 @@ def change_lists(
 ) -> dict[str, object]:
     """Return lists with elements added and removed, as Kafka's APPEND and SUBTRACT do.
 
-    ``value_of`` tells the value in force. Adding what is there, and removing what is not, changes nothing.
+    ``value_of`` returns the value in force. Adding one twice, or removing a missing one, changes nothing.
     """
     check_names([*append, *subtract])
     changed: dict[str, object] = {}
     for name, elements in [*append.items(), *subtract.items()]:
         setting = TOPIC_BY_NAME[name]
         if setting.type != "list":
-            raise ConfigError(f"{name} is no list: append and subtract are for lists")
+            raise ConfigError(f"{name} is not a list: only lists can be appended to or subtracted from")
         if name in changed:
             raise ConfigError(f"{name} is given to append and to subtract")
         given, now = _elements(parse_value(setting, elements)), _elements(value_of(name))
@@ -130,48 +130,39 @@ def _elements(value: object) -> list[str]:
 
 
 def parse_overrides(overrides: Mapping[str, object]) -> dict[str, str]:
-    """Topic overrides in canonical text, as Kafka prints them; ConfigError names the first wrong one."""
+    """Return topic overrides in canonical text, as Kafka prints it; ConfigError names the first wrong one."""
     check_names(overrides)
     return {name: canonical(parse_value(TOPIC_BY_NAME[name], value)) for name, value in overrides.items()}
 
 
 def describe(broker: BrokerConfig, overrides: Mapping[str, object] | None = None) -> list[ConfigEntry]:
-    """Every topic setting with its effective value and source, in the order of the table."""
+    """Return every topic setting with its effective value and source, in the order of the table."""
     given = overrides or {}
     check_names(given)
     entries = []
     for setting in TOPIC_SETTINGS:
         value, source = _effective(setting, broker, given)
-        entries.append(
-            ConfigEntry(
-                setting.name,
-                canonical(value),
-                source,
-                setting.doc,
-                setting.default_text,
-                setting.type,
-                setting.broker_name,
-            )
-        )
+        about = setting.default_text, setting.type, setting.broker_name, setting.doc
+        entries.append(ConfigEntry(setting.name, canonical(value), source, *about))
     return entries
 
 
 def _effective(setting: Setting, broker: BrokerConfig, given: Mapping[str, object]) -> tuple[Value, Source]:
     if setting.name in given:
         return parse_value(setting, given[setting.name]), "topic"
-    told = broker.override(setting)
-    return (setting.default, "default") if told is None else (told, "broker")
+    given_here = broker.override(setting)
+    return (setting.default, "default") if given_here is None else (given_here, "broker")
 
 
 def check_names(names: Iterable[object]) -> None:
-    """ConfigError when one of them is not a setting of a topic; for settings that are taken back."""
+    """Raise ConfigError if one of them is not a setting of a topic."""
     for name in names:
         if name not in TOPIC_BY_NAME:
             raise ConfigError(f"unknown topic setting {name}{suggest(str(name), TOPIC_BY_NAME)}")
 
 
 def _check_together(config: TopicConfig) -> None:
-    """Kafka's rules about two settings at once."""
+    """Check Kafka's rules about two settings at once."""
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise ConfigError(
             f"min.compaction.lag.ms={config.min_compaction_lag_ms} is more than "

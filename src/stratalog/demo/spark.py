@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import stratalog
-from stratalog.cli.pipelines.quiet import errors_to
+from stratalog.cli.pipelines.run import errors_to
 from stratalog.demo import streaming
 from stratalog.demo.screen import Screen
 from stratalog.demo.steps import TOPIC, Facts

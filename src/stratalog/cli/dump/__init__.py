@@ -6,16 +6,16 @@ for programs.
 
 from __future__ import annotations
 
-from stratalog.cli.dump.command import dump_command
-from stratalog.cli.dump.options import (
+from stratalog.cli.dump.command import (
     EXIT_NOT_FOUND,
     EXIT_OK,
     EXIT_PIPE,
     EXIT_UNREADABLE,
     EXIT_USAGE,
-    DumpOptions,
+    dump_command,
+    dump_files,
 )
-from stratalog.cli.dump.run import dump_files
+from stratalog.cli.dump.output import DumpOptions
 
 __all__ = [
     "EXIT_NOT_FOUND",

@@ -1,113 +1,213 @@
-"""``stratalog dump``: the command line of the dump tool, flag for flag that of kafka-dump-log."""
+"""``stratalog dump``: segment files as text, flag for flag and line for line as kafka-dump-log prints them.
+
+Reads through ``fs`` and never changes a file (Kafka's tool creates missing index files; this one takes them
+for empty).
+"""
 
 from __future__ import annotations
 
-import os
+import re
 import sys
-from typing import Annotated
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, TextIO
 
 import typer
 
-from stratalog.cli.dump.options import (
+from stratalog.cli import guard
+from stratalog.cli.dump.decoders import decoder
+from stratalog.cli.dump.indexes import IndexDump
+from stratalog.cli.dump.logfile import LogDump
+from stratalog.cli.dump.output import (
     DEFAULT_MAX_MESSAGE_SIZE,
-    EXIT_PIPE,
-    EXIT_USAGE,
     MAX_INT,
     DumpOptions,
+    Output,
+    Printer,
+    Problems,
+    Sink,
 )
-from stratalog.cli.dump.run import dump_files
+from stratalog.cli.session import declare, option, parameter
+from stratalog.errors import StratalogError
+from stratalog.fs import FileSystem, RealFileSystem
+from stratalog.log.names import parse_partition_dir
+
+EXIT_OK = 0  # every file was read to its end; bad checksums and index mismatches are text, as in Kafka's tool
+EXIT_UNREADABLE = 1  # something could not be read or decoded; stderr names it, the rest was dumped
+EXIT_USAGE = 2  # wrong command line
+EXIT_NOT_FOUND = 3  # a path does not exist, or a directory has no segment files; the rest was dumped
+EXIT_PIPE = 141  # the reader of our output went away: what a shell shows for SIGPIPE
+
+SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex", ".checkpoint")
+BOOTSTRAP = "bootstrap.checkpoint"
+_CHECKPOINT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint", re.ASCII)
+_BASE_OFFSET = re.compile(r"[0-9]{1,19}|[0-9]{20}", re.ASCII)
+
+
+_FLAGS = {
+    "print_data_log": "Print keys and payloads. Any decoder implies it.",
+    "deep_iteration": "Look into batches. --print-data-log implies it.",
+    "verify_index_only": "Verify indexes against their log, print no entries.",
+    "index_sanity_check": "Only the check a broker makes of an index at startup.",
+    "skip_record_metadata": "Of records, print only keys and payloads.",
+    "offsets_decoder": "Show records of __consumer_offsets as JSON.",
+    "transaction_log_decoder": "Show records of __transaction_state as JSON.",
+    "cluster_metadata_decoder": "Show records of __cluster_metadata as JSON.",
+    "share_group_state_decoder": "Show records of __share_group_state as JSON.",
+    "remote_log_metadata_decoder": "Not supported: refused with an error.",
+    "json": "One JSON object a line.",
+    "read_only": "Accepted for scripts: dump never writes.",
+}
+_SIZES = {
+    "max_message_size": (DEFAULT_MAX_MESSAGE_SIZE, "Size of the largest batch, in bytes."),
+    "max_bytes": (MAX_INT, "Read only this much of each log."),
+}
 
 
 def dump_command(
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[PATH]...", help="Files, or partition directories.", show_default=False),
-    ] = None,
-    files: Annotated[
-        list[str] | None,
-        typer.Option("--files", metavar="FILE,...", help="The same, with commas.", show_default=False),
-    ] = None,
-    print_data_log: Annotated[
-        bool,
-        typer.Option("--print-data-log", help="Print keys and payloads. Any decoder implies it."),
-    ] = False,
-    deep_iteration: Annotated[
-        bool,
-        typer.Option("--deep-iteration", help="Look into batches. --print-data-log implies it."),
-    ] = False,
-    verify_index_only: Annotated[
-        bool,
-        typer.Option("--verify-index-only", help="Verify indexes against their log, print no entries."),
-    ] = False,
-    index_sanity_check: Annotated[
-        bool,
-        typer.Option("--index-sanity-check", help="Only the check a broker makes of an index at startup."),
-    ] = False,
-    max_message_size: Annotated[
-        int,
-        typer.Option("--max-message-size", min=0, max=MAX_INT, help="Size of the largest batch, in bytes."),
-    ] = DEFAULT_MAX_MESSAGE_SIZE,
-    max_bytes: Annotated[
-        int,
-        typer.Option("--max-bytes", min=0, max=MAX_INT, help="Read only this much of each log."),
-    ] = MAX_INT,
-    skip_record_metadata: Annotated[
-        bool,
-        typer.Option("--skip-record-metadata", help="Of records, print only keys and payloads."),
-    ] = False,
-    offsets_decoder: Annotated[
-        bool,
-        typer.Option("--offsets-decoder", help="Show records of __consumer_offsets as JSON."),
-    ] = False,
-    transaction_log_decoder: Annotated[
-        bool,
-        typer.Option("--transaction-log-decoder", help="Show records of __transaction_state as JSON."),
-    ] = False,
-    cluster_metadata_decoder: Annotated[
-        bool,
-        typer.Option("--cluster-metadata-decoder", help="Show records of __cluster_metadata as JSON."),
-    ] = False,
-    share_group_state_decoder: Annotated[
-        bool,
-        typer.Option("--share-group-state-decoder", help="Show records of __share_group_state as JSON."),
-    ] = False,
-    remote_log_metadata_decoder: Annotated[
-        bool,
-        typer.Option("--remote-log-metadata-decoder", help="Not supported: refused with an error."),
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    read_only: Annotated[bool, typer.Option("--read-only", help="It never writes anyway.")] = False,
+    *,
+    paths: list[str] | None,
+    files: list[str] | None,
+    remote_log_metadata_decoder: bool,
+    read_only: bool,
+    **options: Any,
 ) -> None:
     """Print what segment files hold, line for line as kafka-dump-log does.
 
-    Exit codes: 0 all was read (wrong checksums and index mismatches are reported in the text),
-    1 something was unreadable, 2 usage, 3 a path is not there or holds no segments, 141 the reader of
+    Exit codes: 0 everything was read (wrong checksums and index mismatches are reported in the text),
+    1 something was unreadable, 2 usage, 3 a path does not exist or holds no segments, 141 the reader of
     the output went away.
     """
     if remote_log_metadata_decoder:
-        raise typer.BadParameter("the records of remote log metadata are not decoded; dump them without it")
+        raise typer.BadParameter("records of remote log metadata cannot be decoded: dump them without it")
     wanted = [*(paths or []), *(name for group in files or [] for name in group.split(",") if name)]
     if not wanted:
         typer.echo("Missing files to dump: give paths, or --files.", err=True)
         raise typer.Exit(EXIT_USAGE)
-    options = DumpOptions(
-        print_data_log=print_data_log,
-        deep_iteration=deep_iteration,
-        verify_index_only=verify_index_only,
-        index_sanity_check=index_sanity_check,
-        max_message_size=max_message_size,
-        max_bytes=max_bytes,
-        skip_record_metadata=skip_record_metadata,
-        offsets_decoder=offsets_decoder,
-        transaction_log_decoder=transaction_log_decoder,
-        cluster_metadata_decoder=cluster_metadata_decoder,
-        share_group_state_decoder=share_group_state_decoder,
-        json=json,
-    )
     try:
-        code = dump_files(wanted, options, sys.stdout.buffer)
+        code = dump_files(wanted, DumpOptions(**options), sys.stdout.buffer)
     except BrokenPipeError:
-        # `dump … | head`: whatever is still in the stream has no reader either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # `dump … | head`: nothing reads the rest of the stream.
+        guard.silence_stdout()
         code = EXIT_PIPE
     raise typer.Exit(code)
+
+
+_PATHS = typer.Argument(metavar="[PATH]...", help="Files, or partition directories.")
+declare(
+    dump_command,
+    [
+        parameter("paths", Annotated[list[str] | None, _PATHS], None),
+        option("files", list[str] | None, None, "The same, with commas.", "FILE,..."),
+        *(option(name, bool, False, text) for name, text in _FLAGS.items()),
+        *(option(name, int, size, text, min=0, max=MAX_INT) for name, (size, text) in _SIZES.items()),
+    ],
+)
+
+
+def dump_files(
+    paths: Iterable[str],
+    options: DumpOptions,
+    out: Sink,
+    err: TextIO | None = None,
+    fs: FileSystem | None = None,
+) -> int:
+    """Dump files, and directories file by file, to ``out``; problems go to ``err``. Return an exit code.
+
+    Damage is shown, not raised: what can be read is printed, what cannot is named on ``err``, and the
+    code is then 1; with a path that does not exist, or holds nothing to dump, it is 3. A wrong checksum or
+    an index that disagrees with its log is a finding, and the code 0.
+    """
+    dump = _Dump(fs if fs is not None else RealFileSystem(), options, out, err or sys.stderr)
+    for path in dump.expand(paths):
+        dump.file(path)
+    return dump.end()
+
+
+class _Dump:
+    def __init__(self, fs: FileSystem, options: DumpOptions, sink: Sink, err: TextIO) -> None:
+        self._fs = fs
+        self._options = options
+        self._out = Output(sink)
+        self._problems = Problems(err, self._out.flush)
+        self._printer = Printer(self._out, options.json)
+        self._decoder = decoder(options.decoder) if options.decoder else None
+        self._indexes = IndexDump(fs, options, self._printer, self._problems)
+
+    def expand(self, paths: Iterable[str]) -> Iterator[str]:
+        """Yield paths as Java writes them; a directory stands for its segment files, in name order."""
+        problems = self._problems
+        for path in paths:
+            path = re.sub("/+", "/", path)
+            path = path if path == "/" else path.rstrip("/")
+            try:
+                names = self._fs.list_dir(path) if self._fs.stat(path).is_dir else None
+            except FileNotFoundError:
+                problems.missing(f"{path}: no such file or directory")
+                continue
+            except (OSError, StratalogError) as error:
+                problems.fail(str(error) if path in str(error) else f"{path}: {error}")
+                continue
+            if names is None:
+                yield path
+                continue
+            found = [name for name in sorted(names) if name.endswith(SUFFIXES)]
+            if not found:
+                inside = next((name for name in sorted(names) if parse_partition_dir(name) is not None), None)
+                hint = "" if inside is None else f": a store? give a partition of it, such as {path}/{inside}"
+                problems.missing(f"{path}: no segment files in it{hint}")
+            yield from (f"{path}/{name}" for name in found)
+
+    def file(self, path: str) -> None:
+        self._printer.show("file", f"Dumping {path}", path=path)
+        name = path.rpartition("/")[2]
+        suffix = name[name.rfind(".") :] if "." in name else ""
+        try:
+            if suffix in {".log", ".checkpoint"}:
+                self._log(path, name, suffix)
+            elif suffix == ".index":
+                self._indexes.offset_index(path, _base_offset(name))
+            elif suffix == ".timeindex":
+                self._indexes.time_index(path, _base_offset(name))
+            elif suffix == ".snapshot":
+                self._indexes.producer_snapshot(path)
+            elif suffix == ".txnindex":
+                self._indexes.txn_index(path)
+            else:
+                self._problems.note(f"Ignoring unknown file {path}")
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self._problems.fail(f"{error.filename or path}: {error.strerror or error}")
+        except (StratalogError, ValueError) as error:
+            self._problems.fail(str(error) if path in str(error) else f"{path}: {error}")
+
+    def _log(self, path: str, name: str, suffix: str) -> None:
+        show = self._printer.show
+        if suffix == ".log":
+            base = _base_offset(name)
+            show("log", f"Log starting offset: {base}", baseOffset=base)
+        elif name == BOOTSTRAP:
+            show("bootstrapSnapshot", "KRaft bootstrap snapshot")
+        else:
+            match = _CHECKPOINT.fullmatch(name)
+            if match is None:
+                raise ValueError("not the name of a KRaft snapshot")
+            end, epoch = int(match[1]), int(match[2])
+            show("snapshot", f"Snapshot end offset: {end}, epoch: {epoch}", endOffset=end, epoch=epoch)
+        with self._fs.open(path) as file:
+            LogDump(path, file, self._options, self._decoder, self._out, self._printer, self._problems).run()
+
+    def end(self) -> int:
+        self._problems.summary()
+        self._out.flush()
+        if self._problems.failed:
+            return EXIT_UNREADABLE
+        return EXIT_NOT_FOUND if self._problems.found_nothing else EXIT_OK
+
+
+def _base_offset(name: str) -> int:
+    """Return the number a segment file's name begins with."""
+    digits = name.split(".")[0]
+    if not _BASE_OFFSET.fullmatch(digits) or int(digits) >= 2**63:
+        raise ValueError(f'the name begins with "{digits}", not with a base offset')
+    return int(digits)

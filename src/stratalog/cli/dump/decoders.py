@@ -1,7 +1,7 @@
 """Records of the broker's own topics, and control records, as text.
 
-Pure functions of one record. A decoder gives the text of key and payload, None for one that is not
-printed. What it cannot read becomes text too, as in Kafka's tool ("Error at offset …, skipping.").
+Pure functions of one record. A decoder returns the text of key and payload, None for one that is not
+printed. Bytes it cannot read become text too, as in Kafka's tool ("Error at offset …, skipping.").
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 
-from stratalog.cli.dump import schemas_coordinators, schemas_kraft
+from stratalog.cli.dump import schemas
 from stratalog.cli.dump.kernel import RawRecord
 from stratalog.cli.dump.schema import (
     MAX_VERSION,
@@ -25,11 +25,6 @@ from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError
 
 Decoder = Callable[[RawRecord], tuple[str | None, str | None]]
 
-COORDINATOR_TABLES = {
-    "offsets": schemas_coordinators.CONSUMER_OFFSETS,
-    "transaction-log": schemas_coordinators.TRANSACTION_LOG,
-    "share-group-state": schemas_coordinators.SHARE_GROUP_STATE,
-}
 CONTROL_TYPES = {0: "ABORT", 1: "COMMIT"}
 # The raft layer's control records; the colon is Kafka's.
 KRAFT_CONTROL = {
@@ -42,15 +37,16 @@ KRAFT_CONTROL = {
 
 
 def decoder(name: str) -> Decoder:
-    """By the name of its flag without ``-decoder``."""
+    """Return a decoder by the name of its flag without ``-decoder``."""
     if name == "cluster-metadata":
         return _cluster_metadata
-    if name not in COORDINATOR_TABLES:
+    if name not in schemas.COORDINATORS:
         raise InvalidArgumentError(f"no decoder for {name}")
-    return _Coordinator(COORDINATOR_TABLES[name])
+    return _Coordinator(schemas.COORDINATORS[name])
 
 
-def _reason(error: FormatError) -> str:
+def reason(error: Exception) -> str:
+    """Return an error's text without the place."""
     return error.reason if isinstance(error, CorruptionError) else str(error)
 
 
@@ -80,7 +76,7 @@ class _Coordinator:
             shown: Json = {"type": str(kind), "data": _read(self._keys[kind], data, 0, "key")}
             return to_json(shown), self._value(kind, value)
         except FormatError as error:
-            return f"Error at offset {offset}, skipping. {_reason(error)}", None
+            return f"Error at offset {offset}, skipping. {reason(error)}", None
 
     def _value(self, kind: int, value: bytes | None) -> str:
         if value is None:
@@ -99,7 +95,7 @@ def _read(message: Message, data: Reader, version: int, what: str) -> dict[str, 
         return read_message(message, data, version)
     except FormatError as error:
         raise CorruptionError(
-            f"Could not read record with version {version} from {what}'s buffer due to: {_reason(error)}."
+            f"Could not read record with version {version} from {what}'s buffer due to: {reason(error)}."
         ) from error
 
 
@@ -109,14 +105,12 @@ def _version(data: Reader, what: str) -> int:
     return data.integer("int16")
 
 
-@cache
-def _consumer_protocol() -> dict[str, Message]:
-    return parse_table(schemas_coordinators.CONSUMER_PROTOCOL)
+parse_once = cache(parse_table)
 
 
 def _open_members(fields: dict[str, Json]) -> None:
-    """Show what consumers put into the two opaque fields of a member; leave what is not theirs."""
-    members = fields.get("members")
+    """Decode the two opaque fields of a member where a consumer wrote them; leave other bytes as they are."""
+    members, messages = fields.get("members"), parse_once(schemas.CONSUMER_PROTOCOL)
     for member in members if isinstance(members, list) else []:
         if not isinstance(member, dict):
             continue
@@ -129,14 +123,14 @@ def _open_members(fields: dict[str, Json]) -> None:
                 data = Reader(content)
                 try:
                     version = data.integer("int16")
-                    member[name] = read_message(_consumer_protocol()[protocol], data, version)
+                    member[name] = read_message(messages[protocol], data, version)
                 except FormatError:
                     continue
 
 
 @cache
 def _metadata_messages() -> dict[int, Message]:
-    table = parse_table(schemas_kraft.CLUSTER_METADATA)
+    table = parse_table(schemas.CLUSTER_METADATA)
     return {message.id: message for message in table.values() if message.id is not None}
 
 
@@ -178,16 +172,11 @@ def _cluster_metadata(record: RawRecord) -> tuple[str | None, str | None]:
         if data.remaining():
             raise CorruptionError(f"Found {data.remaining()} byte(s) of garbage after {kind}")
     except FormatError as error:
-        return None, f"Error at {offset}, skipping. {_reason(error)}"
+        return None, f"Error at {offset}, skipping. {reason(error)}"
     return None, to_json(shown)
 
 
 # -- control records -------------------------------------------------------------------------------------
-
-
-@cache
-def _control_messages() -> dict[str, Message]:
-    return parse_table(schemas_kraft.CONTROL)
 
 
 def _control_type(record: RawRecord) -> int:
@@ -205,7 +194,7 @@ def _control_type(record: RawRecord) -> int:
 
 
 def control_facts(record: RawRecord) -> dict[str, Json]:
-    """What a control record says, for JSON; raises CorruptionError when it says nothing."""
+    """Return a control record's content for JSON; raise CorruptionError if it has none."""
     kind = _control_type(record)
     value = record[4]
     data = Reader(value or b"")
@@ -216,14 +205,14 @@ def control_facts(record: RawRecord) -> dict[str, Json]:
         return {"endTxnMarker": CONTROL_TYPES[kind], "coordinatorEpoch": data.integer("int32")}
     if kind in KRAFT_CONTROL:
         name, label = KRAFT_CONTROL[kind]
-        message = _control_messages()[name]
+        message = parse_once(schemas.CONTROL)[name]
         version = int.from_bytes((value or b"")[:2], "big")  # the message's own first field
         return {label.rstrip(":"): read_message(message, data, version)}
     return {"controlType": f"UNKNOWN({kind})"}
 
 
 def control_text(record: RawRecord) -> bytes:
-    """What Kafka's tool appends to a control record's line."""
+    """Return what Kafka's tool appends to a control record's line."""
     facts = control_facts(record)
     kind = _control_type(record)
     if kind in KRAFT_CONTROL:

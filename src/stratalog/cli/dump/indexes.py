@@ -12,9 +12,7 @@ from collections.abc import Callable
 
 from stratalog.cli.dump import kernel
 from stratalog.cli.dump.logfile import Window, body_of
-from stratalog.cli.dump.options import MAX_INT
-from stratalog.cli.dump.printer import Printer
-from stratalog.cli.dump.problems import Problems
+from stratalog.cli.dump.output import MAX_INT, DumpOptions, Printer, Problems
 from stratalog.errors import FormatError, UnsupportedCodecError
 from stratalog.format import producer_snapshot, txn_index
 from stratalog.format.layout import make_struct
@@ -122,47 +120,36 @@ class LogProbe:
 class IndexDump:
     """Dumps the files beside a log."""
 
-    def __init__(
-        self,
-        fs: FileSystem,
-        printer: Printer,
-        problems: Problems,
-        *,
-        sanity_only: bool,
-        verify_only: bool,
-        max_message_size: int,
-    ) -> None:
+    def __init__(self, fs: FileSystem, options: DumpOptions, printer: Printer, problems: Problems) -> None:
         self._fs = fs
+        self._options = options
         self._printer = printer
         self._problems = problems
-        self._sanity_only = sanity_only
-        self._verify_only = verify_only
-        self._max_message_size = max_message_size
 
     def offset_index(self, path: str, base_offset: int) -> None:
         data = self._fs.read_file(path, INDEX_LIMIT_BYTES)
         entries = offset_entries(data, base_offset)
         with self._fs.open(_beside(path, ".log")) as file:
             if not entries:
-                self._printer.empty_index(path)
+                self._printer.show("emptyIndex", f"{path} is empty.", path=path)
                 return
-            if self._sanity_only:
+            if self._options.index_sanity_check:
                 self._sanity(path, _offset_index_fault, data, entries, base_offset)
                 return
             log = LogProbe(file)
             for i, (offset, position) in enumerate(entries):
                 if offset == base_offset and i > 0:
                     return  # preallocated and never written
-                found = log.last_offset_at(position, self._max_message_size)
+                found = log.last_offset_at(position, self._options.max_message_size)
                 if found is None:
                     self._problems.fail(
                         f"{path}: entry {i}, offset {offset}: no whole batch of at most "
-                        f"{self._max_message_size} bytes at position {position} of the log"
+                        f"{self._options.max_message_size} bytes at position {position} of the log"
                     )
                 elif found != offset:
-                    self._problems.index_mismatch(path, offset, found)
-                if not self._verify_only:
-                    self._printer.offset_entry(offset, position)
+                    self._problems.mismatch("index", path, (offset, found))
+                if not self._options.verify_index_only:
+                    self._printer.row("offsetIndexEntry", offset=offset, position=position)
 
     def time_index(self, path: str, base_offset: int) -> None:
         data = self._fs.read_file(path, INDEX_LIMIT_BYTES)
@@ -173,7 +160,7 @@ class IndexDump:
         except FileNotFoundError:
             index_data = b""
         with self._fs.open(_beside(path, ".log")) as file:
-            if self._sanity_only:
+            if self._options.index_sanity_check:
                 self._sanity(path, _time_index_fault, data, entries, base_offset)
                 return
             index = offset_entries(index_data, base_offset)
@@ -184,8 +171,8 @@ class IndexDump:
                     return
                 _, position = lookup(index, base_offset, offset)
                 self._check_time(log, path, position, timestamp, offset, previous)
-                if not self._verify_only:
-                    self._printer.time_entry(timestamp, offset)
+                if not self._options.verify_index_only:
+                    self._printer.row("timeIndexEntry", timestamp=timestamp, offset=offset)
                 previous = timestamp
 
     def _check_time(
@@ -193,15 +180,15 @@ class IndexDump:
     ) -> None:
         found = log.find(position, offset)
         if found is None or found[0] != offset:
-            self._problems.offset_not_found(path, offset, -1 if found is None else found[0])
+            self._problems.mismatch("not found", path, (offset, -1 if found is None else found[0]))
             return
         _, greatest, readable = found
         if not readable:
             self._problems.fail(f"{path}: the batch of offset {offset} cannot be read")
         elif greatest != timestamp:
-            self._problems.time_mismatch(path, timestamp, greatest)
+            self._problems.mismatch("time", path, (timestamp, greatest))
         if previous >= timestamp:
-            self._problems.time_out_of_order(path, timestamp, previous)
+            self._problems.mismatch("order", path, (timestamp, previous))
 
     def _sanity(
         self,
@@ -215,19 +202,21 @@ class IndexDump:
         if fault:
             self._problems.fail(f"{path}: {fault}")
         else:
-            self._printer.sane(path)
+            self._printer.show("sane", f"{path} passed sanity check.", path=path)
 
     def txn_index(self, path: str) -> None:
         data = self._fs.read_file(path, INDEX_LIMIT_BYTES)
         whole = len(data) - len(data) % TXN_ENTRY.size
-        for version, *fields in TXN_ENTRY.iter_unpack(data[:whole]):
+        names = [name for name, _, _ in txn_index.LAYOUT]
+        for values in TXN_ENTRY.iter_unpack(data[:whole]):
+            version = values[0]
             if version > txn_index.VERSION:
                 self._problems.fail(
                     f"Unexpected aborted transaction version {version} in transaction index {path}, "
                     f"current version is {txn_index.VERSION}"
                 )
                 return
-            self._printer.aborted_txn(version, txn_index.AbortedTxn._make(fields))
+            self._printer.row("abortedTxn", **dict(zip(names, values, strict=True)))
 
     def producer_snapshot(self, path: str) -> None:
         data = self._fs.read_file(path, INDEX_LIMIT_BYTES)
@@ -237,7 +226,30 @@ class IndexDump:
             self._problems.fail(_snapshot_fault(data))
             return
         for entry in entries:
-            self._printer.producer(entry)
+            self._printer.row("producer", **_producer_facts(entry, self._printer.json))
+
+
+def _producer_facts(entry: producer_snapshot.ProducerEntry, as_json: bool) -> dict[str, object]:
+    first: object = entry.current_txn_first_offset if entry.current_txn_first_offset >= 0 else None
+    if not as_json:
+        first = "OptionalLong.empty" if first is None else f"OptionalLong[{first}]"
+    facts = {
+        "producerId": entry.producer_id,
+        "producerEpoch": entry.producer_epoch,
+        "coordinatorEpoch": entry.coordinator_epoch,
+        "currentTxnFirstOffset": first,
+        "lastTimestamp": entry.timestamp,
+    }
+    if entry.last_offset >= 0:  # a producer that has written nothing since its snapshot has no batch
+        sequence = entry.last_sequence - entry.offset_delta
+        facts |= {
+            "firstSequence": sequence if sequence >= 0 else sequence + 2**31,  # sequences wrap at 2**31 - 1
+            "lastSequence": entry.last_sequence,
+            "lastOffset": entry.last_offset,
+            "offsetDelta": entry.offset_delta,
+            "timestamp": entry.timestamp,
+        }
+    return facts
 
 
 def _beside(path: str, suffix: str) -> str:

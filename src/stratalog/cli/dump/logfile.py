@@ -1,7 +1,7 @@
 """Dumping a `.log` (or a KRaft `.checkpoint`): batch by batch, bounded memory, damage survived.
 
 Reads one file through ``fs`` in pieces, a piece at least one batch large. Kafka's form is printed by the
-kernel straight into the output block. What Kafka's tool dies of is told on the error stream: a record
+kernel straight into the output block. Damage that ends Kafka's tool is reported on the error stream: a record
 that cannot be read costs the rest of its batch, a length no batch can have costs the rest of the file.
 """
 
@@ -11,11 +11,9 @@ import zlib
 from collections.abc import Callable
 
 from stratalog.cli.dump import kernel
-from stratalog.cli.dump.decoders import Decoder, control_facts, control_text
-from stratalog.cli.dump.options import MAX_INT, DumpOptions
-from stratalog.cli.dump.output import Output
-from stratalog.cli.dump.printer import JsonPrinter, Printer
-from stratalog.cli.dump.problems import Problems
+from stratalog.cli.dump.decoders import Decoder, control_facts, control_text, reason
+from stratalog.cli.dump.output import MAX_INT, DumpOptions, Output, Printer, Problems
+from stratalog.cli.read import json_bytes
 from stratalog.errors import CorruptionError, FormatError, UnsupportedCodecError
 from stratalog.format import codecs
 from stratalog.fs import File
@@ -172,12 +170,14 @@ class LogDump:
     def run(self) -> None:
         clean = True
         try:
-            clean = self._run_json() if isinstance(self._printer, JsonPrinter) else self._run_text()
+            clean = self._run_json() if self._printer.json else self._run_text()
         finally:
-            self._problems.gaps(self._path, self._gaps)
+            self._problems.mismatch("gaps", self._path, *self._gaps.items())
         trailing = self._limit - self._window.position
         if clean and trailing > 0 and self._options.max_bytes == MAX_INT:
-            self._printer.trailing_bytes(trailing, self._path.rpartition("/")[2])
+            name = self._path.rpartition("/")[2]
+            text = f"Found {trailing} invalid bytes at the end of {name}"
+            self._printer.show("trailingBytes", text, bytes=trailing, name=name)
 
     def _run_text(self) -> bool:
         state, window, out = self._state, self._window, self._out
@@ -199,8 +199,6 @@ class LogDump:
 
     def _run_json(self) -> bool:
         state, window = self._state, self._window
-        printer = self._printer
-        assert isinstance(printer, JsonPrinter)
         while True:
             code = kernel.read_header(window.view, state)
             if code == at.DONE:
@@ -208,7 +206,7 @@ class LogDump:
             if code == at.MORE:
                 window.fill(state[at.NEED])
             elif code == at.OPAQUE:
-                printer.batch(batch_facts(window.view, state))
+                self._printer.row("batch", **batch_facts(window.view, state))
                 if state[at.FLAGS] & at.DEEP:
                     self._records(self._print_json)
                 self._next()
@@ -221,7 +219,7 @@ class LogDump:
         state[at.POS] += state[at.SIZE]
 
     def _survive(self, code: int) -> bool:
-        """Say what is wrong with the batch and step over it; False when nobody knows where it ends."""
+        """Report what is wrong with the batch and step over it; return False if its end is unknown."""
         state = self._state
         if code == at.BAD_LENGTH:
             self._problems.fail(
@@ -248,23 +246,21 @@ class LogDump:
             self._bad(f"Invalid magic {state[at.MAGIC] - 256}")
             return
         facts = legacy_facts(view[pos : pos + size], self._window.position)
-        if isinstance(self._printer, JsonPrinter):
-            self._printer.batch(facts)
-        else:
-            shown = {**facts, "isvalid": "true" if facts["isvalid"] else "false"}
-            self._out.line(" ".join(f"{name}: {value}" for name, value in shown.items()))
+        if not self._printer.json:
+            facts["isvalid"] = "true" if facts["isvalid"] else "false"
+        self._printer.row("batch", **facts)
         if state[at.FLAGS] & at.DEEP:
             self._bad(
                 f"message format v{facts['magic']} is not supported, only v2: its records are not shown"
             )
 
-    def _bad(self, reason: str) -> None:
-        self._problems.fail(f"{self._path}: batch at position {self._window.position}: {reason}")
+    def _bad(self, why: str) -> None:
+        self._problems.fail(f"{self._path}: batch at position {self._window.position}: {why}")
 
     def _bad_record(self) -> None:
         state = self._state
-        reason = kernel.REASONS.get(state[at.DETAIL], "unreadable")
-        self._bad(f"record {state[at.READ] + 1} of {state[at.COUNT]}: {reason}")
+        why = kernel.REASONS.get(state[at.DETAIL], "unreadable")
+        self._bad(f"record {state[at.READ] + 1} of {state[at.COUNT]}: {why}")
 
     # -- records the kernel does not print by itself
 
@@ -272,7 +268,7 @@ class LogDump:
         try:
             body = body_of(self._window.view, self._state)
         except (FormatError, UnsupportedCodecError) as error:
-            self._bad(error.reason if isinstance(error, CorruptionError) else str(error))
+            self._bad(reason(error))
             return
         show(body)
 
@@ -293,20 +289,31 @@ class LogDump:
             out.room(state[at.NEED] if code == at.GROW else 0)
 
     def _print_json(self, body: memoryview) -> None:
-        printer = self._printer
-        assert isinstance(printer, JsonPrinter)
         attributes = self._state[at.ATTRIBUTES]
 
         def show(record: kernel.RawRecord) -> None:
-            extra: dict[str, object] = {}
+            offset, timestamp, sequence, key, value, headers = record
+            facts: dict[str, object] = {}
+            if not self._options.skip_record_metadata:
+                facts = {
+                    "offset": offset,
+                    "timestampType": time_type(attributes),
+                    "timestamp": timestamp,
+                    "keySize": -1 if key is None else len(key),
+                    "valueSize": -1 if value is None else len(value),
+                    "sequence": sequence,
+                    "headers": [
+                        {**json_bytes("key", name, "Base64"), **json_bytes("value", data, "Base64")}
+                        for name, data in headers
+                    ],
+                }
             if attributes & CONTROL:
-                extra = {"control": control_facts(record)}
+                facts["control"] = control_facts(record)
             elif self._decoder is not None:
-                key, value = self._decode(self._decoder, record)
-                extra = {"key": key, "payload": value}
+                facts["key"], facts["payload"] = self._decode(self._decoder, record)
             elif self._options.contents:
-                extra = printer.contents(record[3], record[4])
-            printer.record(record, time_type(attributes), not self._options.skip_record_metadata, extra)
+                facts |= json_bytes("key", key, "Base64") | json_bytes("payload", value, "Base64")
+            self._printer.row("record", **facts)
 
         self._each(body, show)
 
@@ -322,8 +329,7 @@ class LogDump:
             try:
                 show(record)
             except FormatError as error:
-                reason = error.reason if isinstance(error, CorruptionError) else str(error)
-                self._bad(f"record at offset {record[0]}: {reason}")
+                self._bad(f"record at offset {record[0]}: {reason(error)}")
                 return
         if code != at.DONE:
             self._bad_record()

@@ -1,27 +1,31 @@
 """Kafka's message encoding, read by tables: bytes of any version to the JSON Kafka's converters print.
 
-Pure functions of bytes and tables. A table is text, a message a paragraph:
+Pure functions of bytes and tables. A table is text, a message a paragraph whose further lines are indented:
 
-    <name> <versions> <flexible versions> [<id>]
-     <field> <type>[?] <versions> [tag=<n>] [default=<value>]
-      <field of that struct> …
+    <name> <versions> <flexible versions> [<id>]: <field>, <field>, …
 
-A type is a primitive, a struct named here or earlier in the same message, or [] of either; `?` may be
-null. Flexible versions have compact lengths and a section of tagged fields after each struct. A tagged
-field is printed when it differs from its default, any other when its versions include the message's.
+    field:  <name> <type>[?] [<versions>] [#<tag>[=<default>]] [(<field of that struct>, …)]
+
+A type is a primitive, a struct defined here or earlier in the same message, or [] of either; `?` may be
+null. A field without versions is in all of them. Flexible versions have compact lengths and a section of
+tagged fields after each struct. A tagged field is printed when it differs from its default, any other when
+its versions include the message's.
 
 The bytes may be anything: every length is checked against what is left, nothing is allocated by a count,
-and the nesting is that of the table. What does not fit raises CorruptionError.
+and the nesting is that of the table. Bytes that do not fit raise CorruptionError.
 """
 
 from __future__ import annotations
 
 import base64
+import math
 import re
 import struct
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from stratalog.cli.dump.kernel import java_string
+from stratalog.config import canonical_number
 from stratalog.errors import CorruptionError, UnsupportedFormat
 
 Json = None | bool | int | float | str | bytes | list["Json"] | dict[str, "Json"]
@@ -80,50 +84,58 @@ class Message:
 # -- tables ----------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Line:
-    words: list[str]
-    children: list[_Line] = field(default_factory=list)
+_WORD = re.compile(r"[(),]|[^\s(),]+")
 
 
 def parse_table(text: str) -> dict[str, Message]:
-    """The messages of a table by name."""
-    root: list[_Line] = []
-    stack: list[list[_Line]] = [root]
-    for raw in text.strip("\n").splitlines():
-        depth = len(raw) - len(raw.lstrip(" "))
-        line = _Line(raw.split())
-        del stack[depth + 1 :]
-        stack[depth].append(line)
-        stack.append(line.children)
-    return {line.words[0]: _message(line) for line in root}
+    """Return the messages of a table by name."""
+    found = {}
+    for paragraph in re.split(r"\n(?! )", text.strip("\n")):
+        head, _, body = paragraph.partition(":")
+        name, versions, flexible, *rest = head.split()
+        number = int(rest[0]) if rest else None
+        fields = _fields(iter(_WORD.findall(body)), {})
+        found[name] = Message(name, Versions.parse(versions), Versions.parse(flexible), number, fields)
+    return found
 
 
-def _message(line: _Line) -> Message:
-    name, versions, flexible, *rest = line.words
-    structs: dict[str, tuple[Field, ...]] = {}
-    fields = tuple(_field(child, structs) for child in line.children)
-    number = int(rest[0]) if rest else None
-    return Message(name, Versions.parse(versions), Versions.parse(flexible), number, fields)
+def _fields(words: Iterator[str], structs: dict[str, tuple[Field, ...]]) -> tuple[Field, ...]:
+    """Read fields up to the closing bracket, or the end."""
+    fields: list[Field] = []
+    said: list[str] = []
+    for word in words:
+        if word == "(":
+            structs[said[1].strip("[]?")] = _fields(words, structs)
+        elif word in (",", ")"):
+            fields.append(_field(said, structs))
+            said = []
+            if word == ")":
+                return tuple(fields)
+        else:
+            said.append(word)
+    return (*fields, _field(said, structs)) if said else tuple(fields)
 
 
-def _field(line: _Line, structs: dict[str, tuple[Field, ...]]) -> Field:
-    name, kind, versions, *rest = line.words
-    extras = dict(word.split("=", 1) for word in rest)
-    nullable = kind.endswith("?")
-    kind = kind.removesuffix("?")
-    is_array = kind.startswith("[]")
-    kind = kind.removeprefix("[]")
-    if line.children:
-        structs[kind] = tuple(_field(child, structs) for child in line.children)
-    tag = int(extras["tag"]) if "tag" in extras else None
-    fields = structs.get(kind, ())
-    default = _default(kind, is_array, fields, extras.get("default"))
-    return Field(name, kind, is_array, nullable, Versions.parse(versions), tag, default, fields)
+def _field(words: list[str], structs: dict[str, tuple[Field, ...]]) -> Field:
+    name, full, *rest = words
+    kind = full.strip("[]?")
+    tag, _, default = next((word[1:] for word in rest if word.startswith("#")), "").partition("=")
+    versions = next((word for word in rest if not word.startswith("#")), "0+")
+    is_array, fields = full.startswith("[]"), structs.get(kind, ())
+    return Field(
+        name,
+        kind,
+        is_array,
+        full.endswith("?"),
+        Versions.parse(versions),
+        int(tag) if tag else None,
+        _default(kind, is_array, fields, default),
+        fields,
+    )
 
 
-def _default(kind: str, is_array: bool, fields: tuple[Field, ...], text: str | None) -> Json:
-    """What a tagged field is when it is absent; null only where the table says so."""
+def _default(kind: str, is_array: bool, fields: tuple[Field, ...], text: str) -> Json:
+    """Return the value of a tagged field that is absent; null only where the table has it."""
     if text == "null":
         return None
     if is_array:
@@ -184,7 +196,7 @@ class Reader:
 
 
 def read_message(message: Message, data: Reader, version: int) -> dict[str, Json]:
-    """One message, as the JSON converter of Kafka would show it."""
+    """Read one message, as the JSON converter of Kafka would show it."""
     if version not in message.versions:
         raise UnsupportedFormat(f"Can't read version {version} of {message.name}")
     return _struct(message.fields, data, version, version in message.flexible)
@@ -204,7 +216,7 @@ def _struct(fields: tuple[Field, ...], data: Reader, version: int, flexible: boo
         content = Reader(data.take(size))
         if tag in tagged:
             values[tagged[tag].name] = _value(tagged[tag], content, version, flexible)
-    # In the order of the table, not of the bytes; defaults stay unsaid.
+    # In the order of the table, not of the bytes; defaults are left out.
     return {
         each.name: values[each.name]
         for each in here
@@ -273,23 +285,8 @@ def _quote(text: str) -> str:
     return f'"{_SPECIAL.sub(_escape, text)}"'
 
 
-def _double(value: float) -> str:
-    """As Java prints it: an exponent below 1e-3 and from 1e7 on."""
-    if value != value or value in {float("inf"), float("-inf")}:
-        return _quote({"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[repr(value)])
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return repr(value)
-    digits, _, exponent = f"{value:.17e}".partition("e")
-    for precision in range(1, 18):
-        text = f"{value:.{precision}e}"
-        if float(text) == value:
-            digits, _, exponent = text.partition("e")
-            break
-    return f"{digits}E{int(exponent)}"
-
-
 def to_json(value: Json) -> str:
-    """JSON as Jackson writes it: no spaces, nothing escaped that need not be, bytes in base64."""
+    """Return JSON as Jackson writes it: no spaces, nothing escaped that need not be, bytes in base64."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{_quote(k)}:{to_json(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
@@ -302,4 +299,6 @@ def to_json(value: Json) -> str:
         return _quote(value)
     if isinstance(value, bytes):
         return _quote(base64.b64encode(value).decode("ascii"))
-    return _double(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return _quote({"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[repr(value)])
+    return canonical_number(value)

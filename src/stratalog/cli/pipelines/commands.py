@@ -1,0 +1,469 @@
+"""The pipeline commands: each is a list of options, handed to the pipeline under the names in front."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratalog.cli.check import damage_table
+from stratalog.cli.console import Table, note, show
+from stratalog.cli.lifecycle import compactions_table
+from stratalog.cli.pipelines.run import Run, pipeline_command, show_counts
+from stratalog.cli.session import (
+    PartitionOption,
+    TopicArgument,
+    TopicsOption,
+    option,
+    parameter,
+    parse_pairs,
+)
+from stratalog.config.units import format_bytes, parse_bytes
+from stratalog.log.check.damage import UNKNOWN, Damage
+
+if TYPE_CHECKING:
+    from stratalog.spark.pipelines.result import PipelineResult
+
+
+def _text(name: str, metavar: str, help: str, *short: str, **more: Any) -> inspect.Parameter:
+    return option(name, str | None, more.pop("default", None), help, metavar, *short, **more)
+
+
+def _many(name: str, metavar: str, help: str, *short: str, **more: Any) -> inspect.Parameter:
+    return option(name, list[str] | None, None, help, metavar, *short, **more)
+
+
+def _number(name: str, help: str, least: int | None = 1, **more: Any) -> inspect.Parameter:
+    return option(name, int | None, more.pop("default", None), help, "N", min=least, **more)
+
+
+def _flag(name: str, help: str, *short: str, **more: Any) -> inspect.Parameter:
+    return option(name, bool, more.pop("default", False), help, None, *short, **more)
+
+
+def _argument(name: str, metavar: str, help: str, kind: Any = str) -> inspect.Parameter:
+    return parameter(
+        name, Annotated[kind, typer.Argument(metavar=metavar, help=help)], inspect.Parameter.empty
+    )
+
+
+def _isolation(read_uncommitted: bool) -> str:
+    return "read_uncommitted" if read_uncommitted else "read_committed"
+
+
+TOPIC = parameter("topic", TopicArgument, inspect.Parameter.empty)
+TOPICS = parameter("topics", TopicsOption, None)
+PARTITION = parameter("partition", PartitionOption, None)
+UNTIL = _text("until", "TIME", "Records before this time.")
+UNCOMMITTED = _flag("read_uncommitted", "Also records of open and aborted transactions.")
+DATA_LOSS = _flag("allow_data_loss", "Go on where offsets left the log before they were read.")
+MAKE_TOPIC = _number("partitions", "Make the topic with so many partitions if it is missing.")
+
+
+@pipeline_command(
+    TOPIC,
+    _argument(
+        "files",
+        "FILE...",
+        "Files, patterns or directories; also s3a://… and everything else Spark reads.",
+        list[str],
+    ),
+    _text("format", "KIND", "json (an object a line), csv or parquet; by the files' names by default.", "-f"),
+    _text(
+        "schema",
+        "COLUMNS",
+        "The columns: 'id bigint, at timestamp'; inferred for JSON, all text for CSV unless given.",
+    ),
+    _many(
+        "options",
+        "NAME=VALUE",
+        "An option of Spark's reader: sep=';', multiLine=true; as often as needed.",
+        "-o",
+        flag="--option",
+    ),
+    _text("key", "SQL", "The key, from the columns.", "-k"),
+    _text("value", "SQL", "The value; the line as it is, or the row as JSON, unless given."),
+    _text(
+        "timestamp",
+        "SQL",
+        "The timestamp: a time, ISO text or epoch milliseconds; the current time unless given.",
+        "-T",
+    ),
+    _many(
+        "headers",
+        "NAME=SQL",
+        "A header; as often as needed. _file is the file's name.",
+        "-H",
+        flag="--header",
+    ),
+    _text(
+        "partition",
+        "SQL",
+        "The partition; by the key as the Java client does unless given, or where it is null.",
+        "-p",
+    ),
+    _many(
+        "allow_null",
+        "KEY|VALUE",
+        "Take rows whose key, or value (tombstones), is null; else they are dead letters.",
+    ),
+    MAKE_TOPIC,
+    _text(
+        "dead_letter_topic",
+        "TOPIC",
+        "Where unreadable rows go; TOPIC.dead-letters unless given.",
+        flag="--dead-letters",
+    ),
+    _number("max_dead_letters", "With more of them in a batch of files, fail and ingest nothing of it.", 0),
+    _text("name", "NAME", "Ingest the same files into the same topic once more, under another name."),
+    _text(
+        "changed",
+        "HOW",
+        "Ingested files that have changed since: report (exit 1), ingest again, or skip.",
+        default="report",
+    ),
+    _flag(
+        "ordered",
+        "In the order of the files' names; without it small files go faster.",
+        flag="--ordered/--unordered",
+        default=True,
+    ),
+    _text("batch_size", "SIZE", "As much of the files in a commit.", default="1GiB"),
+)
+def ingest(
+    run: Run,
+    *,
+    options: list[str] | None,
+    headers: list[str] | None,
+    allow_null: list[str] | None,
+    batch_size: str,
+    **rest: Any,
+) -> None:
+    """Bring files into a topic, each exactly once; unreadable rows become dead letters."""
+    run(
+        "ingest",
+        options=parse_pairs(options, "--option"),
+        headers=parse_pairs(headers, "--header"),
+        allow_null=[each.lower() for each in allow_null or ()],
+        batch_bytes=parse_bytes(batch_size),
+        **rest,
+    )
+
+
+@pipeline_command(
+    _argument(
+        "output",
+        "OUTPUT",
+        "Where the table goes: a directory, s3://, gs://, az://. With --table iceberg the directory of the "
+        "table and its catalog.",
+    ),
+    TOPICS,
+    _text(
+        "since",
+        "TIME",
+        "Records from this time on: ISO, -10m or epoch ms. For the first export of a topic (later runs go "
+        "on where it ended), and for --replace.",
+    ),
+    UNTIL,
+    _flag("replace", "Write the dates from --since to --until again, as the log has them now."),
+    _text(
+        "schema",
+        "DDL",
+        "Values are JSON with these fields, which become columns: 'id BIGINT, name STRING'. Values that "
+        "cannot be decoded go to TOPIC.dead-letters.",
+    ),
+    _flag("keep_value", "With --schema: keep the value itself beside its columns."),
+    _many(
+        "dead_letters_path",
+        "DIR",
+        "The store whose topics take the dead letters; --data unless given.",
+        flag="--dead-letters",
+    ),
+    _text("table", "KIND", "delta, iceberg, or parquet: plain files.", default="delta"),
+    _text("table_name", "NAMESPACE.TABLE", "The Iceberg table.", default="stratalog.records"),
+    _many(
+        "catalog",
+        "NAME=VALUE",
+        "A property of the Iceberg catalog: type=rest, uri=http://…; as often as needed. Without any, the "
+        "catalog is an SQLite file in OUTPUT.",
+    ),
+    _flag("include_active", "Also the active segments, up to the last record readers see."),
+    UNCOMMITTED,
+    DATA_LOSS,
+    _flag("merge", "Compact the Delta table, and remove files that no version within its retention needs."),
+    _text("compression", "CODEC", "zstd, snappy, gzip, lz4 or none.", default="zstd"),
+)
+def export(
+    run: Run, *, catalog: list[str] | None, read_uncommitted: bool, allow_data_loss: bool, **rest: Any
+) -> None:
+    """Export sealed segments to a Delta or Iceberg table, or to Parquet; each run writes what is new."""
+    run(
+        "export",
+        catalog=parse_pairs(catalog, "--catalog") or None,
+        isolation=_isolation(read_uncommitted),
+        fail_on_data_loss=not allow_data_loss,
+        **rest,
+    )
+
+
+@pipeline_command(
+    TOPICS,
+    PARTITION,
+    _flag("force", "Compact everything that can be, due or not: no ratio, no pause in between."),
+    _flag("preview", "Only show what would be compacted.", "-n"),
+)
+def compact(run: Run, **options: Any) -> None:
+    """Compact topics on Spark's executors, partitions side by side: the same files as `stratalog compact`."""
+    run("compact", show=_show_compact, **options)
+
+
+def _show_compact(result: PipelineResult) -> None:
+    done, steps = result.details["compactions"], result.details["steps"]
+    assert isinstance(done, list)
+    assert isinstance(steps, list)
+    if done:
+        show(compactions_table(done))
+    elif any(step["due"] for step in steps) and "due" in result.counts:
+        table = Table("*partition", ">size", "~why")
+        for step in steps:
+            table.add(f"{step['topic']}-{step['partition']}", format_bytes(step["size_bytes"]), step["why"])
+        show(table)
+    else:
+        show_counts(result)
+
+
+@pipeline_command(
+    TOPIC,
+    _argument("output", "OUTPUT", "Where the table goes: a directory, s3://, gs://, az://."),
+    _many(
+        "as_of_offset",
+        "[P:]OFFSET",
+        "The first offset not to take; with its partition where there are several: 2:1500.",
+    ),
+    _text("as_of_time", "TIME", "As of then: an ISO time, epoch ms, -10m, now."),
+    _flag("full", "Make the table again from all of the log."),
+    UNCOMMITTED,
+    _flag("headers", "A column with the records' headers."),
+    DATA_LOSS,
+)
+def materialize(
+    run: Run, *, as_of_offset: list[str] | None, read_uncommitted: bool, allow_data_loss: bool, **rest: Any
+) -> None:
+    """Keep the latest value of every key as a Delta table; a later run reads and merges only what is new."""
+    run(
+        "materialize",
+        as_of_offset=_offsets(as_of_offset),
+        isolation=_isolation(read_uncommitted),
+        fail_on_data_loss=not allow_data_loss,
+        **rest,
+    )
+
+
+def _offsets(given: list[str] | None) -> dict[int, int] | int | None:
+    if not given:
+        return None
+    try:
+        if len(given) == 1 and ":" not in given[0]:
+            return int(given[0])
+        return {int(number): int(offset) for number, _, offset in (each.partition(":") for each in given)}
+    except ValueError:
+        raise typer.BadParameter(
+            f"{' '.join(given)}: takes OFFSET, or PARTITION:OFFSET for each partition",
+            param_hint="--as-of-offset",
+        ) from None
+
+
+@pipeline_command(TOPICS, PARTITION)
+def verify(run: Run, **options: Any) -> None:
+    """Check every byte on Spark's executors, the archive's too, and name each damaged range (exit code 1)."""
+    run("verify", show=_show_verify, **options)
+
+
+def _show_verify(result: PipelineResult) -> None:
+    damages = result.details["damages"]
+    assert isinstance(damages, list)
+    if damages:
+        show(damage_table([_damage(each) for each in damages]))
+    else:
+        note("no damage")
+    show_counts(result)
+
+
+def _damage(facts: dict[str, object]) -> Damage:
+    named = {name: value for name, value in facts.items() if name not in ("topic", "partition")}
+    for name in ("first_offset", "last_offset"):
+        named[name] = UNKNOWN if named[name] is None else named[name]
+    return Damage(**named)  # type: ignore[arg-type]  # as the pipeline made it
+
+
+@pipeline_command(
+    _argument("into", "INTO", "The topic the records go to."),
+    TOPICS,
+    _text("parquet", "DIR", "From Parquet, as export writes it, instead of from the log."),
+    _many(
+        "to_path",
+        "DIR",
+        "The store they go to; again for each further log directory. --data unless given.",
+        flag="--to",
+    ),
+    _text("starting_offsets", "OFFSETS", 'earliest, or JSON: {"orders": {"0": 23, "1": -2}}.'),
+    _text("ending_offsets", "OFFSETS", "latest, or JSON; excluded."),
+    _text("since", "TIME", "Records from this time on: ISO, -10m or epoch ms."),
+    UNTIL,
+    _flag("latest_per_key", "Of each key only the latest record of the range."),
+    _flag("keep_partitions", "The partitions they came from; else by key."),
+    _flag(
+        "keep_timestamps",
+        "Their timestamps, or the current time.",
+        flag="--keep-timestamps/--new-timestamps",
+        default=True,
+    ),
+    _text("isolation", "LEVEL", "read_committed or read_uncommitted.", default="read_committed"),
+    _flag(
+        "fail_on_data_loss",
+        "Whether offsets that are gone are an error.",
+        flag="--fail-on-data-loss/--allow-data-loss",
+        default=True,
+    ),
+    MAKE_TOPIC,
+    _text(
+        "dead_letter_topic",
+        "TOPIC",
+        "Where records go that INTO does not accept; INTO.dead-letters unless given.",
+        flag="--dead-letters",
+    ),
+    _text(
+        "name",
+        "NAME",
+        "Identifies the replay, to resume it and not to do it twice; made of the other options unless given.",
+    ),
+    _flag("again", "Replay once more what was replayed under this name."),
+    _number("batch_records", "About so many records in a commit.", default=5_000_000),
+)
+def replay(run: Run, **options: Any) -> None:
+    """Write a range of times or offsets into a topic, exactly once; from the log, an archive or Parquet."""
+    run("replay", **options)
+
+
+@pipeline_command(
+    TOPICS,
+    _flag(
+        "keys",
+        "Count keys, which reads every record; else headers only.",
+        flag="--keys/--no-keys",
+        default=True,
+    ),
+    option("key_sample", float, 1.0, "Count this share of the keys, and scale up.", "SHARE"),
+    _number("top", "How many frequent keys to name.", default=10),
+    _flag("partitions", "A row for each partition."),
+)
+def stats(run: Run, *, keys: bool, partitions: bool, **rest: Any) -> None:
+    """Show sizes, rates, keys, duplicates (what compaction would save) and skew of topics."""
+
+    def show_stats(result: PipelineResult) -> None:
+        topics: Any = result.details["topics"]
+        show(partitions_table(topics, keys) if partitions else topics_table(topics, keys))
+        hot: Any = result.details["hot_keys"]
+        if hot:
+            print()
+            show(hot_keys_table(hot))
+
+    run("stats", show=show_stats, keys=keys, **rest)
+
+
+def topics_table(topics: Sequence[Mapping[str, Any]], keys: bool) -> Table:
+    """Return a row for each topic; skew is the largest partition over the mean, in bytes."""
+    table = Table("*topic", ">partitions", *_columns(keys), ">skew")
+    for each in topics:
+        table.add(each["topic"], each["partitions"], *_cells(each, keys), f"{each['skew']['bytes']:.2f}")
+    size = sum(each["bytes"] for each in topics)
+    table.footer = f"{sum(each['records'] for each in topics):,} records, {format_bytes(size)} on disk"
+    if archived := sum(each["archived_bytes"] for each in topics):
+        table.footer += f", {format_bytes(archived)} more only in the archive"
+    return table
+
+
+def partitions_table(topics: Sequence[Mapping[str, Any]], keys: bool) -> Table:
+    """Return a row for each partition."""
+    table = Table("*topic", ">partition", *_columns(keys))
+    for each in topics:
+        for row in each["by_partition"]:
+            table.add(each["topic"], str(row["partition"]), *_cells(row, keys))
+    return table
+
+
+def hot_keys_table(hot: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the most frequent keys."""
+    table = Table("*~frequent key", "topic", ">partition", ">records", ">of it")
+    for each in hot:
+        key = repr(each["key"]) if "key" in each else f"base64 {each['key_base64']}"
+        share = f"{each['share_of_partition']:.1%}"
+        table.add(key, each["topic"], str(each["partition"]), each["records"], share)
+    return table
+
+
+def _columns(keys: bool) -> list[str]:
+    names = [">segments", ">batches", ">records", ">size", ">records/s"]
+    return names + ([">keys", ">no key", ">duplicates", ">would save"] if keys else [])
+
+
+def _cells(row: Mapping[str, Any], keys: bool) -> list[object]:
+    rate = row.get("records_per_second")
+    cells: list[object] = [row[name] for name in ("segments", "batches", "records")]
+    cells += [format_bytes(row["bytes"] + row["archived_bytes"]), "" if rate is None else f"{rate:,.1f}"]
+    if keys:
+        saved = format_bytes(row["compaction_saves_bytes"])
+        cells += [row["keys"], row["null_keys"], f"{row['duplicate_ratio']:.1%}", saved]
+    return cells
+
+
+@pipeline_command(
+    TOPICS,
+    _text("limits_file", "FILE", "TOML with [limits] and [topics.NAME]; options win.", flag="--limits"),
+    _text("since", "TIME", "All but freshness: only records appended since; -1h, ISO."),
+    _text("until", "TIME", "And before this time."),
+    _text("max_age", "TIME", "Freshness: how old the newest record may be."),
+    _text("max_ahead", "TIME", "How far in the future the newest record may be."),
+    _number("min_records", "Volume: at least so many records.", None),
+    _number("max_records", "At most so many records.", None),
+    _text("min_bytes", "SIZE", "At least so many bytes of keys and values."),
+    _text("max_bytes", "SIZE", "At most so many."),
+    _text("max_null_keys", "SHARE", "Share of records without a key: 0.01 or 1%."),
+    _text("max_null_values", "SHARE", "Share of records without a value."),
+    _many("max_null_field", "NAME=SHARE", "Share of JSON values without this field; as often as needed."),
+    _text("late_after", "TIME", "Late is this far behind the largest timestamp before it; 0 unless given."),
+    _text("max_late", "SHARE", "Share of late records."),
+    _text("max_lateness", "TIME", "How late any record may be."),
+)
+def check(
+    run: Run,
+    *,
+    topics: list[str] | None,
+    limits_file: str | None,
+    since: str | None,
+    until: str | None,
+    max_null_field: list[str] | None,
+    **limits: Any,
+) -> None:
+    """Compare topics with limits of freshness, volume, nulls and late data; a broken one exits with 1."""
+    limits["max_null_fields"] = parse_pairs(max_null_field, "--max-null-field") or None
+    given = {name: value for name, value in limits.items() if value is not None}
+    run(
+        "check",
+        show=_show_check,
+        topics=topics,
+        limits=given,
+        limits_file=limits_file,
+        since=since,
+        until=until,
+    )
+
+
+def _show_check(result: PipelineResult) -> None:
+    table = Table("*limit", "", "~what was found")
+    findings: Any = result.details["findings"]
+    for each in findings:
+        table.add(each["limit"], "kept" if each["ok"] else "broken", each["text"])
+    show(table)
