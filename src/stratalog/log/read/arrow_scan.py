@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from stratalog import locks
 from stratalog.errors import CorruptionError, InvalidArgumentError
-from stratalog.format import arrow
 from stratalog.format import batch as batches
+from stratalog.format.batch import arrow
 from stratalog.format.seal import Seal
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.read.chunks import read_chunks

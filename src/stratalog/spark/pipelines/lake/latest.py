@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from stratalog import kernel
 from stratalog.errors import ConfigError
 from stratalog.format import batch as batches
-from stratalog.format.arrow import decode_arrow
 from stratalog.format.batch import Scan
+from stratalog.format.batch.arrow import decode_arrow
 from stratalog.format.batch.filter import DISCARD, KeyMap, build, filter_batches
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.read.chunks import FULL_CHUNK, Chunk
