@@ -19,14 +19,13 @@ PARTITIONS = sorted(path.stem for path in (GOLDEN / "dump").glob("*.txt"))
 ALL_FILES = sorted(
     f"{path.parent.name}/{path.name}" for path in LOG_DIR.glob("*/0*") if path.suffix != ".metadata"
 )
-PURE: dict[str, ModuleType] = interpreted("_dump_read", "_dump")
+PURE: ModuleType = interpreted("_decode", "_dump")["_dump"]
 
 
 @pytest.fixture(params=["as built", "interpreted"])
 def either_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "interpreted":
-        monkeypatch.setattr(kernel, "_dump", PURE["_dump"])
-        monkeypatch.setattr(kernel, "_dump_read", PURE["_dump_read"])
+        monkeypatch.setattr(kernel, "_dump", PURE)
     return str(request.param)
 
 

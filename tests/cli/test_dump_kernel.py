@@ -22,19 +22,18 @@ from stratalog.kernel import _dump, dump_slots
 from stratalog.kernel.loader import interpreted
 
 LOG_DIR = Path(__file__).parent.parent / "golden" / "kafka-4.3.1" / "log-dir"
-PURE: dict[str, ModuleType] = interpreted("_dump_read", "_dump")
+PURE: ModuleType = interpreted("_decode", "_dump")["_dump"]
 BAD = "\ufffd"
 
 
 @contextmanager
 def interpreted_kernel() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "_dump", PURE["_dump"])
-        patch.setattr(kernel, "_dump_read", PURE["_dump_read"])
+        patch.setattr(kernel, "_dump", PURE)
         yield
 
 
-@pytest.mark.parametrize("form", [_dump, PURE["_dump"]])
+@pytest.mark.parametrize("form", [_dump, PURE])
 @pytest.mark.parametrize(
     ("data", "text"),
     [
@@ -65,7 +64,7 @@ def test_utf8_as_java_decodes_it(form: ModuleType, data: bytes, text: str) -> No
     ("form", "longest", "digest"),
     [
         (_dump, 4, "509121e95747f0bfed807f69302922da0e0c995b8552c7ed30bdb4ca52cf8ba7"),
-        (PURE["_dump"], 3, "35cb30643fcad49eebf53a639683e4f0de9e8a79c8cf42171fb5e68c80192289"),
+        (PURE, 3, "35cb30643fcad49eebf53a639683e4f0de9e8a79c8cf42171fb5e68c80192289"),
     ],
 )
 def test_every_short_sequence_of_telling_bytes(form: ModuleType, longest: int, digest: str) -> None:
@@ -80,7 +79,7 @@ def test_every_short_sequence_of_telling_bytes(form: ModuleType, longest: int, d
 
 @given(st.binary(max_size=200))
 def test_both_forms_decode_alike(data: bytes) -> None:
-    assert _dump.java_string(data) == PURE["_dump"].java_string(data)
+    assert _dump.java_string(data) == PURE.java_string(data)
 
 
 def test_the_compiler_sees_the_same_numbers() -> None:
@@ -94,7 +93,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
     view, out = memoryview(bytearray(100)), memoryview(bytearray(1000))
     state = kernel.new_state(0)
     state[dump_slots.END] = 101
-    for form in (_dump, PURE["_dump"]):
+    for form in (_dump, PURE):
         with pytest.raises(ValueError, match="does not fit"):
             form.print_log(view, out, state, {})
         with pytest.raises(ValueError, match="does not fit"):

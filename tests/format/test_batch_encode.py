@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from stratalog import kernel
 from stratalog.errors import InvalidRecordError, RecordTooLargeError, UnsupportedCodecError
-from stratalog.format import arrow, batch
+from stratalog.format import batch
+from stratalog.format.batch import arrow
 from stratalog.model import Record
 from tests.kernel.both import either
 

@@ -160,5 +160,5 @@ def test_index_entries_are_the_brokers(partition: str) -> None:
         ]
         state = batch.IndexState()
         interval = {"codec": 512, "out": 256}.get(partition.split("-")[0], 4096)
-        entries = batch.index_entries(batch.scan(data), interval_bytes=interval, state=state)
-        assert [(entry.last_offset, entry.position) for entry in entries] == wanted
+        columns = batch.index_columns(batch.scan(data), interval_bytes=interval, state=state)
+        assert list(zip(columns.last_offsets, columns.positions, strict=True)) == wanted

@@ -175,13 +175,31 @@ def test_other_formats_are_not_damage() -> None:
         assert batch.scan(patched(encode(1), ">B", 16, magic, crc=False)).stop is Stop.CORRUPT
 
 
+def index_entries(found: batch.Scan, **options: Any) -> list[tuple[int, ...]]:
+    return list(zip(*batch.index_columns(found, **options), strict=True))
+
+
+def entries_by_the_rule(log: bytes, interval: int, since: int, base: int = 0) -> list[tuple[int, ...]]:
+    """Kafka's LogSegment.append, one batch at a time."""
+    entries: list[tuple[int, ...]] = []
+    largest = holder = -1
+    for header in batch.scan(log):
+        if header.max_timestamp > largest:
+            largest, holder = header.max_timestamp, header.last_offset
+        if since > interval:
+            entries.append((header.last_offset, base + header.position, largest, holder))
+            since = 0
+        since += header.size
+    return entries
+
+
 def test_index_entries() -> None:
     log = b"".join(
         batch.encode_one(bytes(100), None, (), t, i, 0, 0) for i, t in enumerate([5, 9, 9, 3, 11, 2, 1])
     )
     size = len(log) // 7
     state = batch.IndexState()
-    entries = batch.index_entries(batch.scan(log), interval_bytes=size, state=state, base_position=1000)
+    entries = index_entries(batch.scan(log), interval_bytes=size, state=state, base_position=1000)
     assert entries == [
         (2, 1000 + 2 * size, 9, 1),
         (4, 1000 + 4 * size, 11, 4),
@@ -189,26 +207,19 @@ def test_index_entries() -> None:
     ]
     assert (state.bytes_since_last_entry, state.max_timestamp, state.offset_of_max_timestamp) == (size, 11, 4)
     # in pieces, and batch by batch, the same
-    pieces, alone = batch.IndexState(), batch.IndexState()
+    pieces = batch.IndexState()
     split = batch.scan(log, max_batches=3)
-    found = batch.index_entries(split, interval_bytes=size, state=pieces, base_position=1000)
+    found = index_entries(split, interval_bytes=size, state=pieces, base_position=1000)
     rest = batch.scan(log, split.end)
-    assert found + batch.index_entries(rest, interval_bytes=size, state=pieces, base_position=1000) == entries
-    single = [
-        alone.add(h.size, 1000 + h.position, h.last_offset, h.max_timestamp, size) for h in batch.scan(log)
-    ]
-    assert [entry for entry in single if entry] == entries
+    assert found + index_entries(rest, interval_bytes=size, state=pieces, base_position=1000) == entries
+    assert entries_by_the_rule(log, size, 0, 1000) == entries
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=40), st.integers(0, 1000))
 def test_index_entries_always_fit(sizes: list[int], interval: int) -> None:
     log = b"".join(batch.encode_one(bytes(size), None, (), 1, i, 0, 0) for i, size in enumerate(sizes))
-    state, alone = batch.IndexState(5000), batch.IndexState(5000)
-    entries = batch.index_entries(batch.scan(log), interval_bytes=interval, state=state)
-    single = [
-        alone.add(h.size, h.position, h.last_offset, h.max_timestamp, interval) for h in batch.scan(log)
-    ]
-    assert entries == [entry for entry in single if entry]
+    entries = index_entries(batch.scan(log), interval_bytes=interval, state=batch.IndexState(5000))
+    assert entries == entries_by_the_rule(log, interval, 5000)
 
 
 def test_place() -> None:
@@ -300,3 +311,14 @@ def test_a_peek_says_what_a_scan_says(base_offset: int, count: int) -> None:
 )
 def test_a_peek_at_what_cannot_be_a_header(fmt: str, position: int, value: int) -> None:
     assert batch.peek(patched(encode(), fmt, position, value)) is None
+
+
+def test_header_fields_by_name() -> None:
+    log = encode(3) + encode(2, 3)
+    second = batch.scan(log).header(1)
+    batch.write_field(log, "baseOffset", 77, second.position)
+    batch.write_field(log, "partitionLeaderEpoch", 9, second.position)
+    changed = batch.scan(log).header(1)
+    assert (changed.base_offset, changed.leader_epoch, changed.crc) == (77, 9, second.crc)
+    assert batch.read_field(log, "crc", second.position) == second.crc
+    assert batch.read_field(log, "count") == 3

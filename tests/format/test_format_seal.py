@@ -126,10 +126,9 @@ def test_an_empty_segment_has_a_seal_too() -> None:
     assert SealBuilder.resume(empty).build() == empty
 
 
-def test_find_block() -> None:
+def test_the_size_of_a_block() -> None:
     blocks = tuple(SealBlock(i * 70_000, 0, i * 100, i * 100 + 50, 51, 0, 0, 1) for i in range(5))
     value = Seal(350_000, 0, 255, 5, False, True, 0, 450, 0, 0, blocks)
-    assert [value.find_block(offset) for offset in (0, 50, 51, 100, 449, 450, 451)] == [0, 0, 1, 1, 4, 4, 5]
     assert value.block_size(4) == 70_000
 
 

@@ -17,7 +17,6 @@ cp "$root/setup.py" "$work/"
 cp -r "$root/src/stratalog/kernel" "$work/src/stratalog/"
 cp "$root/src/stratalog/model.py" "$work/src/stratalog/"
 : > "$work/src/stratalog/__init__.py" # the kernel imports nothing of the package
-rm -f "$work"/src/stratalog/kernel/_dump* # has its own checks
 rm -f "$work"/src/stratalog/kernel/*.so "$work"/src/stratalog/kernel/*.pyd
 
 cd "$work"

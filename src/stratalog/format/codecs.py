@@ -74,16 +74,6 @@ _I32 = struct.Struct(">i")
 _U32 = struct.Struct("<I")
 
 
-def codec_id(name: str) -> int:
-    """The id of a codec named as in ``compression.type``."""
-    try:
-        return NAMES[name]
-    except KeyError:
-        raise UnsupportedCodecError(
-            f"unknown compression codec {name!r}: one of {', '.join(CODEC_NAMES)}"
-        ) from None
-
-
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     """``data`` compressed as Kafka's clients expect it; ``level`` None is Kafka's default."""
     if codec == NONE:

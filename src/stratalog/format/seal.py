@@ -30,7 +30,6 @@ segment: its header ends after the number of blocks.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -140,10 +139,6 @@ class Seal:
         """The bytes of block ``i``."""
         end = self.blocks[i + 1].position if i + 1 < len(self.blocks) else self.size_bytes
         return end - self.blocks[i].position
-
-    def find_block(self, offset: int) -> int:
-        """The first block that may hold ``offset`` or a later one; ``len(blocks)`` when none does."""
-        return bisect_left(self.blocks, offset, key=lambda block: block.last_offset)
 
 
 def pack(seal: Seal) -> bytes:

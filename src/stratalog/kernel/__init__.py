@@ -1,37 +1,24 @@
 """The per-record loops: batches and records between bytes, tuples and Arrow buffers; checksums and hashes.
 
-Lives here: one Cython pure-Python source a module, compiled where it was built and interpreted otherwise,
-with equal results. ``compiled`` says which one runs; ``STRATALOG_PURE=1`` forces the interpreted one. The
-kernel imports nothing of the package, touches no file and keeps no state: bytes in, numbers or bytes out.
-Hostile bytes are answered with a code, never with a read outside their buffer.
+A module is one Cython pure-Python source, compiled where it was built and interpreted otherwise, with equal
+results. Its C types stand in a ``.pxd`` beside it, its Python types in ``__init__.pyi``. ``compiled`` says
+which form runs; ``STRATALOG_PURE=1`` forces the interpreted one. The kernel imports nothing of the package,
+touches no file and keeps no state: bytes in, numbers or bytes out. Hostile bytes are answered with a code,
+never with a read outside their buffer.
 """
 
 from __future__ import annotations
 
 from stratalog.kernel import loader
 
-MODULES = (
-    "_hash",
-    "_scan",
-    "_record",
-    "_decode",
-    "_encode",
-    "_encode_arrow",
-    "_ledger",
-    "_producer",
-    "_produce",
-    "_keys",
-    "_dedupe",
-    "_rewrite",
-    "_filter",
-)
+MODULES = ("_hash", "_scan", "_decode", "_encode", "_ledger", "_produce", "_keys", "_filter", "_dump")
+"""Each after those it uses. ``_dump`` is imported by the command that needs it."""
 
 compiled: bool = loader.prepare(*MODULES)
 
-from stratalog.kernel._decode import decode_columns, decode_tuples  # noqa: E402
-from stratalog.kernel._dedupe import add_rows  # noqa: E402
-from stratalog.kernel._encode import encode_one, encode_tuples, use_error  # noqa: E402
-from stratalog.kernel._encode_arrow import encode_columns  # noqa: E402
+from stratalog.kernel import DropSet, KeyMap, add_rows, hash_key  # noqa: E402
+from stratalog.kernel._decode import decode_columns, decode_tuples, walk_records  # noqa: E402
+from stratalog.kernel._encode import encode_columns, encode_one, encode_tuples, use_error  # noqa: E402
 from stratalog.kernel._filter import blank, filter_rows, find_rows  # noqa: E402
 from stratalog.kernel._hash import (  # noqa: E402
     crc32c,
@@ -43,7 +30,6 @@ from stratalog.kernel._hash import (  # noqa: E402
     murmur2,
     partition_for_key,
 )
-from stratalog.kernel._keys import DropSet, KeyMap, hash_key  # noqa: E402
 from stratalog.kernel._ledger import (  # noqa: E402
     BLOCK_FULL,
     FIRST_BATCH,
@@ -55,9 +41,7 @@ from stratalog.kernel._ledger import (  # noqa: E402
     Ledger,
     add_batches,
 )
-from stratalog.kernel._produce import AppendInfo  # noqa: E402
-from stratalog.kernel._producer import Producer  # noqa: E402
-from stratalog.kernel._record import walk_records  # noqa: E402
+from stratalog.kernel._produce import AppendInfo, Producer  # noqa: E402
 from stratalog.kernel._scan import find_row, index_batches, plan_run, scan_batches  # noqa: E402
 
 __all__ = [

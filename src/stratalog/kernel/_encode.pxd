@@ -1,13 +1,33 @@
-# What _encode_arrow.py and _ledger.py call in _encode.py.
+# The C types of _encode.py.
 cdef Py_ssize_t varint_length(unsigned long long v) noexcept nogil
 cdef Py_ssize_t put_varint(unsigned char *dst, Py_ssize_t p, unsigned long long v) noexcept nogil
 cdef unsigned long long zigzag_difference(long long a, long long b) noexcept nogil
-cdef int put_header(
-    unsigned char *dst, Py_ssize_t size, long long base_offset, int leader_epoch, int attributes, int count,
-    long long base_timestamp, long long max_timestamp, long long producer_id, int producer_epoch, int base_sequence
-) noexcept nogil
-cdef unsigned int whole_crc(unsigned char *dst, Py_ssize_t size) noexcept nogil
+cdef Py_ssize_t _put_bytes(unsigned char *dst, Py_ssize_t p, bytes data) noexcept
+cdef object _wrong(Py_ssize_t index, str field, object value, str wanted)
+cdef bytes _header_bytes(object headers, Py_ssize_t index)
+cdef Py_ssize_t _body_size(
+    unsigned long long zigzag_time, unsigned long long number, bytes key, bytes value, bytes headers
+) noexcept
+cdef Py_ssize_t _put_record(
+    unsigned char *dst, Py_ssize_t p, unsigned long long body, unsigned long long zigzag_time,
+    unsigned long long number, bytes key, bytes value, bytes headers
+) noexcept
 cdef bytes one_record(
     object value, object key, object headers, long long timestamp, long long base_offset, int leader_epoch,
     int timestamp_type
 )
+cdef object _grow(bytearray target, Py_ssize_t size)
+cdef long long _timestamp(object stamp, Py_ssize_t index) except? -2
+cdef unsigned int put_header(
+    unsigned char *dst, Py_ssize_t at, Py_ssize_t size, long long base_offset, long long leader_epoch,
+    long long attributes, long long last_delta, long long base_timestamp, long long max_timestamp,
+    long long producer_id, long long producer_epoch, long long base_sequence, long long count
+) noexcept nogil
+cdef unsigned int _whole_crc(const unsigned char *dst, Py_ssize_t size, unsigned int crc) noexcept nogil
+cdef bint _is_null(const unsigned char *valid, Py_ssize_t bit) noexcept nogil
+cdef const unsigned char *_memory(const unsigned char[::1] data) noexcept
+cdef Py_ssize_t _put_field(
+    unsigned char *dst, Py_ssize_t p, const unsigned char *data, Py_ssize_t start, Py_ssize_t n
+) noexcept nogil
+cdef Py_ssize_t _field_size(Py_ssize_t n) noexcept nogil
+cdef bint _short(const unsigned char[::1] valid, Py_ssize_t bit, Py_ssize_t rows)

@@ -1,33 +1,21 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 # cython: freethreading_compatible=True
+# mypy: ignore-errors
 """Records into batches: from Python tuples, one at a time, or from Arrow buffers.
 
 Each entry point makes one whole uncompressed batch, header and CRC included. Nothing is written past the
 end of the block that was sized for it, even when another thread changes a list or a buffer meanwhile.
-A record of the wrong shape raises the error class given to ``use_error``. One source, compiled by Cython
-or run as it is.
+A record of the wrong shape raises the error class given to ``use_error``.
 """
 
 import cython
+from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cython.cimports.libc.string import memcpy
+from cython.cimports.stratalog.kernel._hash import join
+from cython.cimports.stratalog.kernel.native import copy_bytes, crc_of, native_init, put16, put32, put64
 
-if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
-    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
-    from cython.cimports.libc.string import memcpy
-    from cython.cimports.stratalog.kernel._hash import join
-    from cython.cimports.stratalog.kernel.native import (
-        stratalog_be32,
-        stratalog_crc,
-        stratalog_native_init,
-        stratalog_put32,
-        stratalog_put64,
-    )
-
-    stratalog_native_init()
-else:
-    from crc32c import crc32c as _package_crc32c
-
-    from stratalog.kernel._hash import join
+native_init()
 
 M64 = 0xFFFFFFFFFFFFFFFF
 HALF = 0x8000000000000000
@@ -42,10 +30,7 @@ def use_error(error: type):
     _error = error
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def varint_length(v: cython.ulonglong) -> cython.Py_ssize_t:
+def varint_length(v):
     """Bytes of a varint."""
     n: cython.Py_ssize_t = 1
     while v >= 0x80:
@@ -54,12 +39,7 @@ def varint_length(v: cython.ulonglong) -> cython.Py_ssize_t:
     return n
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def put_varint(
-    dst: cython.pointer[cython.uchar], p: cython.Py_ssize_t, v: cython.ulonglong
-) -> cython.Py_ssize_t:
+def put_varint(dst, p, v):
     while v >= 0x80:
         dst[p] = (v & 0x7F) | 0x80
         p += 1
@@ -68,10 +48,7 @@ def put_varint(
     return p + 1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def zigzag_difference(a: cython.longlong, b: cython.longlong) -> cython.ulonglong:
+def zigzag_difference(a, b):
     """a - b in 64 bits, zigzag."""
     d: cython.longlong
     if cython.compiled:
@@ -81,10 +58,7 @@ def zigzag_difference(a: cython.longlong, b: cython.longlong) -> cython.ulonglon
     return ((d << 1) ^ (d >> 63)) & M64
 
 
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _put_bytes(dst: cython.pointer[cython.uchar], p: cython.Py_ssize_t, data: bytes) -> cython.Py_ssize_t:
+def _put_bytes(dst, p, data):
     n: cython.Py_ssize_t = len(data)
     if cython.compiled:
         memcpy(dst + p, PyBytes_AS_STRING(data), n)
@@ -93,63 +67,50 @@ def _put_bytes(dst: cython.pointer[cython.uchar], p: cython.Py_ssize_t, data: by
     return p + n
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def put_header(
-    dst: cython.pointer[cython.uchar],
-    size: cython.Py_ssize_t,
-    base_offset: cython.longlong,
-    leader_epoch: cython.int,
-    attributes: cython.int,
-    count: cython.int,
-    base_timestamp: cython.longlong,
-    max_timestamp: cython.longlong,
-    producer_id: cython.longlong,
-    producer_epoch: cython.int,
-    base_sequence: cython.int,
-) -> cython.int:
-    """The 61 bytes before the records, which are already there."""
-    if cython.compiled:
-        stratalog_put64(dst, base_offset)
-        stratalog_put32(dst + 8, size - 12)
-        stratalog_put32(dst + 12, leader_epoch)
-        dst[16] = 2
-        dst[21] = (attributes >> 8) & 0xFF
-        dst[22] = attributes & 0xFF
-        stratalog_put32(dst + 23, count - 1)
-        stratalog_put64(dst + 27, base_timestamp)
-        stratalog_put64(dst + 35, max_timestamp)
-        stratalog_put64(dst + 43, producer_id)
-        dst[51] = (producer_epoch >> 8) & 0xFF
-        dst[52] = producer_epoch & 0xFF
-        stratalog_put32(dst + 53, base_sequence)
-        stratalog_put32(dst + 57, count)
-        stratalog_put32(dst + 17, stratalog_crc(0, dst + 21, size - 21))
-    else:
-        dst[0:8] = base_offset.to_bytes(8, "big", signed=True)
-        dst[8:12] = (size - 12).to_bytes(4, "big")
-        dst[12:16] = leader_epoch.to_bytes(4, "big", signed=True)
-        dst[16] = 2
-        dst[21:23] = attributes.to_bytes(2, "big", signed=True)
-        dst[23:27] = (count - 1).to_bytes(4, "big")
-        dst[27:35] = base_timestamp.to_bytes(8, "big", signed=True)
-        dst[35:43] = max_timestamp.to_bytes(8, "big", signed=True)
-        dst[43:51] = producer_id.to_bytes(8, "big", signed=True)
-        dst[51:53] = producer_epoch.to_bytes(2, "big", signed=True)
-        dst[53:57] = base_sequence.to_bytes(4, "big", signed=True)
-        dst[57:61] = count.to_bytes(4, "big")
-        dst[17:21] = _package_crc32c(dst[21:size]).to_bytes(4, "big")
-    return 0
+    dst,
+    at,
+    size,
+    base_offset,
+    leader_epoch,
+    attributes,
+    last_delta,
+    base_timestamp,
+    max_timestamp,
+    producer_id,
+    producer_epoch,
+    base_sequence,
+    count,
+):
+    """Write the 61 bytes before records that are already there; return the CRC in them."""
+    crc: cython.uint
+    put64(dst, at, base_offset)
+    put32(dst, at + 8, size - 12)
+    put32(dst, at + 12, leader_epoch)
+    dst[at + 16] = 2
+    put16(dst, at + 21, attributes)
+    put32(dst, at + 23, last_delta)
+    put64(dst, at + 27, base_timestamp)
+    put64(dst, at + 35, max_timestamp)
+    put64(dst, at + 43, producer_id)
+    put16(dst, at + 51, producer_epoch)
+    put32(dst, at + 53, base_sequence)
+    put32(dst, at + 57, count)
+    crc = crc_of(dst, at + 21, at + size)
+    put32(dst, at + 17, crc)
+    return crc
 
 
-@cython.cfunc
-def _wrong(index: cython.Py_ssize_t, field: str, value: object, wanted: str) -> object:
+def _whole_crc(dst, size, crc):
+    """Return the CRC-32C of a whole batch from the one in its header."""
+    return join(crc_of(dst, 0, 21), crc, size - 21)
+
+
+def _wrong(index, field, value, wanted):
     return _error(f"record {index}: {field} must be {wanted}, not {type(value).__name__}")
 
 
-@cython.cfunc
-def _header_bytes(headers: object, index: cython.Py_ssize_t) -> bytes:
+def _header_bytes(headers, index):
     """The headers of one record, as they are written: their number, then each key and value."""
     dst: cython.pointer[cython.uchar]
     size: cython.Py_ssize_t = 0
@@ -202,16 +163,7 @@ def _header_bytes(headers: object, index: cython.Py_ssize_t) -> bytes:
     return made if cython.compiled else bytes(made)
 
 
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _body_size(
-    zigzag_time: cython.ulonglong,
-    number: cython.ulonglong,
-    key: bytes | None,
-    value: bytes | None,
-    headers: bytes,
-) -> cython.Py_ssize_t:
+def _body_size(zigzag_time, number, key, value, headers):
     """Bytes of a record after its length."""
     size: cython.Py_ssize_t = 1 + varint_length(zigzag_time) + varint_length(number << 1) + len(headers)
     if key is None:
@@ -225,19 +177,7 @@ def _body_size(
     return size
 
 
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _put_record(
-    dst: cython.pointer[cython.uchar],
-    p: cython.Py_ssize_t,
-    body: cython.ulonglong,
-    zigzag_time: cython.ulonglong,
-    number: cython.ulonglong,
-    key: bytes | None,
-    value: bytes | None,
-    headers: bytes,
-) -> cython.Py_ssize_t:
+def _put_record(dst, p, body, zigzag_time, number, key, value, headers):
     p = put_varint(dst, p, body << 1)
     dst[p] = 0
     p = put_varint(dst, p + 1, zigzag_time)
@@ -270,16 +210,7 @@ def encode_one(
     return one_record(value, key, headers, timestamp, base_offset, leader_epoch, timestamp_type)
 
 
-@cython.cfunc
-def one_record(
-    value: object,
-    key: object,
-    headers: object,
-    timestamp: cython.longlong,
-    base_offset: cython.longlong,
-    leader_epoch: cython.int,
-    timestamp_type: cython.int,
-) -> bytes:
+def one_record(value, key, headers, timestamp, base_offset, leader_epoch, timestamp_type):
     """`encode_one` for the kernel's other modules."""
     dst: cython.pointer[cython.uchar]
     written: bytes = NO_HEADERS
@@ -303,9 +234,8 @@ def one_record(
     else:
         made = dst = bytearray(size)
     _put_record(dst, 61, body, 0, 0, cython.cast(bytes, key), cython.cast(bytes, value), written)
-    put_header(
-        dst, size, base_offset, leader_epoch, 8 if timestamp_type else 0, 1, timestamp, timestamp, -1, -1, -1
-    )
+    attributes: cython.int = 8 if timestamp_type else 0
+    put_header(dst, 0, size, base_offset, leader_epoch, attributes, 0, timestamp, timestamp, -1, -1, -1, 1)
     return made if cython.compiled else bytes(made)
 
 
@@ -413,46 +343,315 @@ def encode_tuples(
         dst = cython.cast(cython.pointer[cython.uchar], PyByteArray_AS_STRING(target))
     else:
         dst = target
-    put_header(
+    crc: cython.uint = put_header(
         dst,
+        0,
         p,
         base_offset,
         leader_epoch,
         attributes,
-        cython.cast(cython.int, count),
+        count - 1,
         base_timestamp,
         largest,
         producer_id,
         producer_epoch,
         base_sequence,
+        count,
     )
-    return p, count, least, largest, whole_crc(dst, p)
+    return p, count, least, largest, _whole_crc(dst, p, crc)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def whole_crc(dst: cython.pointer[cython.uchar], size: cython.Py_ssize_t) -> cython.uint:
-    """The CRC-32C of a whole batch, from the one its header carries."""
-    if cython.compiled:
-        return join(stratalog_crc(0, dst, 21), stratalog_be32(dst + 17), size - 21)
-    return join(_package_crc32c(dst[:21]), int.from_bytes(dst[17:21], "big"), size - 21)
-
-
-@cython.cfunc
-def _grow(target: bytearray, size: cython.Py_ssize_t) -> object:
+def _grow(target, size):
     if cython.compiled:
         PyByteArray_Resize(target, size)
     else:
         target.extend(bytes(size - len(target)))
-    return None
+    return
 
 
-@cython.cfunc
-@cython.exceptval(-2, check=True)
-def _timestamp(stamp: object, index: cython.Py_ssize_t) -> cython.longlong:
+def _timestamp(stamp, index):
     if not isinstance(stamp, int):
         raise _wrong(index, "timestamp", stamp, "an int of milliseconds or None")
     if stamp < -1 or stamp > 0x7FFFFFFFFFFFFFFF:
         raise _error(f"record {index}: timestamp {stamp} is outside 0 … 2**63 - 1")
     return stamp
+
+
+# -- from Arrow buffers
+
+
+def _is_null(valid, bit):
+    """By a validity bitmap, which is there."""
+    return not (valid[bit >> 3] >> (bit & 7)) & 1
+
+
+def _memory(data):
+    """The bytes themselves: a view handed to a function is copied, and costs more than a short record."""
+    if cython.compiled:
+        return cython.address(data[0]) if len(data) else cython.NULL
+    return data
+
+
+def _put_field(dst, p, data, start, n):
+    """A length (-1 for null) and the bytes."""
+    if n < 0:
+        dst[p] = 1
+        return p + 1
+    if n < 64:
+        dst[p] = n << 1
+        p += 1
+    else:
+        p = put_varint(dst, p, cython.cast(cython.ulonglong, n) << 1)
+    return copy_bytes(dst, p, data, start, n) if n > 0 else p
+
+
+def _field_size(n):
+    if n < 64:  # nearly every field
+        return 1 if n < 0 else n + 1
+    return varint_length(cython.cast(cython.ulonglong, n) << 1) + n
+
+
+def encode_columns(
+    target: cython.uchar[::1],
+    row: cython.Py_ssize_t,
+    rows: cython.Py_ssize_t,
+    max_bytes: cython.Py_ssize_t,
+    now_ms: cython.longlong,
+    value_ends: cython.const[cython.int][::1],
+    value_data: cython.const[cython.uchar][::1],
+    value_valid: cython.const[cython.uchar][::1],
+    value_bit: cython.Py_ssize_t,
+    key_ends: cython.const[cython.int][::1],
+    key_data: cython.const[cython.uchar][::1],
+    key_valid: cython.const[cython.uchar][::1],
+    key_bit: cython.Py_ssize_t,
+    timestamps: cython.const[cython.longlong][::1],
+    time_valid: cython.const[cython.uchar][::1],
+    time_bit: cython.Py_ssize_t,
+    header_ends: cython.const[cython.int][::1],
+    header_valid: cython.const[cython.uchar][::1],
+    header_bit: cython.Py_ssize_t,
+    name_ends: cython.const[cython.int][::1],
+    name_data: cython.const[cython.uchar][::1],
+    name_valid: cython.const[cython.uchar][::1],
+    name_bit: cython.Py_ssize_t,
+    content_ends: cython.const[cython.int][::1],
+    content_data: cython.const[cython.uchar][::1],
+    content_valid: cython.const[cython.uchar][::1],
+    content_bit: cython.Py_ssize_t,
+    base_offset: cython.longlong,
+    leader_epoch: cython.int,
+    attributes: cython.int,
+    producer_id: cython.longlong,
+    producer_epoch: cython.int,
+    base_sequence: cython.int,
+    state: cython.longlong[::1],
+) -> cython.int:
+    """Encode rows row … rows - 1 into ``target`` until the next would pass ``max_bytes`` or the target's end.
+
+    A column arrives as the buffers Arrow keeps it in, cut so that row 0 is element 0 (validity bitmaps keep a
+    bit offset). They are not trusted: offsets that do not rise or leave their data are an error, and nothing
+    is written past the end of the target. An empty ``key_ends``, ``timestamps`` or ``header_ends`` is a
+    missing column. ``state`` out: 0 bytes written, 1 records, 2 least and 3 largest timestamp, 4 the size of
+    a batch of the next record alone, 5 the CRC-32C of the whole batch. Codes: -1 the row's key, -2 value,
+    -3 headers lie outside their buffers, -4 a null header key, -5 a bad timestamp.
+    """
+    dst: cython.pointer[cython.uchar]
+    i: cython.Py_ssize_t = row
+    p: cython.Py_ssize_t = 61
+    body: cython.Py_ssize_t
+    h: cython.Py_ssize_t
+    first: cython.Py_ssize_t = 0
+    last: cython.Py_ssize_t = 0
+    start: cython.Py_ssize_t = 0
+    length: cython.Py_ssize_t = 0
+    headers: cython.Py_ssize_t
+    value_at: cython.Py_ssize_t
+    value_size: cython.Py_ssize_t
+    key_at: cython.Py_ssize_t
+    key_size: cython.Py_ssize_t
+    time: cython.ulonglong
+    number: cython.ulonglong
+    timestamp: cython.longlong
+    base_timestamp: cython.longlong = 0
+    least: cython.longlong = 0
+    largest: cython.longlong = 0
+    code: cython.int = 0
+    has_key: cython.bint = len(key_ends) > 0
+    has_time: cython.bint = len(timestamps) > 0
+    has_headers: cython.bint = len(header_ends) > 0
+    value_nulls: cython.bint = len(value_valid) > 0
+    key_nulls: cython.bint = len(key_valid) > 0
+    time_nulls: cython.bint = len(time_valid) > 0
+    header_nulls: cython.bint = len(header_valid) > 0
+    name_nulls: cython.bint = len(name_valid) > 0
+    content_nulls: cython.bint = len(content_valid) > 0
+    value_bits: cython.pointer[cython.const[cython.uchar]] = _memory(value_valid)
+    key_bits: cython.pointer[cython.const[cython.uchar]] = _memory(key_valid)
+    time_bits: cython.pointer[cython.const[cython.uchar]] = _memory(time_valid)
+    header_bits: cython.pointer[cython.const[cython.uchar]] = _memory(header_valid)
+    name_bits: cython.pointer[cython.const[cython.uchar]] = _memory(name_valid)
+    content_bits: cython.pointer[cython.const[cython.uchar]] = _memory(content_valid)
+    value_from: cython.pointer[cython.const[cython.uchar]] = _memory(value_data)
+    key_from: cython.pointer[cython.const[cython.uchar]] = _memory(key_data)
+    name_from: cython.pointer[cython.const[cython.uchar]] = _memory(name_data)
+    content_from: cython.pointer[cython.const[cython.uchar]] = _memory(content_data)
+    limit: cython.Py_ssize_t = min(max_bytes, len(target), 0x7FFFFFFF)
+    if row < 0 or rows <= row or len(value_ends) <= rows or len(state) < 6 or len(target) < 61:
+        raise ValueError("encode_columns: rows outside the columns")
+    if (has_key and len(key_ends) <= rows) or (has_time and len(timestamps) < rows):
+        raise ValueError("encode_columns: rows outside the columns")
+    if (has_headers and len(header_ends) <= rows) or _short(value_valid, value_bit, rows):
+        raise ValueError("encode_columns: rows outside the columns")
+    if (
+        _short(key_valid, key_bit, rows)
+        or _short(time_valid, time_bit, rows)
+        or _short(header_valid, header_bit, rows)
+    ):
+        raise ValueError("encode_columns: rows outside the columns")
+    if _short(name_valid, name_bit, len(name_ends) - 1) or _short(
+        content_valid, content_bit, len(content_ends) - 1
+    ):
+        raise ValueError("encode_columns: rows outside the columns")
+    if cython.compiled:
+        dst = cython.address(target[0])
+    else:
+        dst = target
+    state[4] = 0
+    with cython.nogil:
+        while i < rows:
+            number = cython.cast(cython.ulonglong, i - row)
+            value_at = value_ends[i]
+            value_size = value_ends[i + 1] - value_at
+            if value_at < 0 or value_size < 0 or value_size > len(value_data) - value_at:
+                code = -2
+                break
+            if value_nulls and _is_null(value_bits, value_bit + i):
+                value_size = -1
+            key_at = 0
+            key_size = -1
+            if has_key:
+                key_at = key_ends[i]
+                key_size = key_ends[i + 1] - key_at
+                if key_at < 0 or key_size < 0 or key_size > len(key_data) - key_at:
+                    code = -1
+                    break
+                if key_nulls and _is_null(key_bits, key_bit + i):
+                    key_size = -1
+            timestamp = now_ms
+            if has_time and not (time_nulls and _is_null(time_bits, time_bit + i)):
+                timestamp = timestamps[i]
+                if timestamp < -1:
+                    code = -5
+                    break
+            if number == 0:
+                base_timestamp = timestamp
+                least = timestamp
+                largest = timestamp
+            time = zigzag_difference(timestamp, base_timestamp)
+            body = 1 + varint_length(time) + varint_length(number << 1) + _field_size(key_size)
+            body += _field_size(value_size)
+            headers = 0
+            if has_headers and not (header_nulls and _is_null(header_bits, header_bit + i)):
+                first = header_ends[i]
+                last = header_ends[i + 1]
+                if first < 0 or last < first or last >= len(name_ends) or last >= len(content_ends):
+                    code = -3
+                    break
+                headers = last - first
+                for h in range(first, last):
+                    if name_nulls and _is_null(name_bits, name_bit + h):
+                        code = -4
+                        break
+                    start = name_ends[h]
+                    length = name_ends[h + 1] - start
+                    if start < 0 or length < 0 or length > len(name_data) - start:
+                        code = -3
+                        break
+                    body += _field_size(length)
+                    start = content_ends[h]
+                    length = content_ends[h + 1] - start
+                    if start < 0 or length < 0 or length > len(content_data) - start:
+                        code = -3
+                        break
+                    body += _field_size(
+                        -1 if content_nulls and _is_null(content_bits, content_bit + h) else length
+                    )
+                if code:
+                    break
+            body += varint_length(cython.cast(cython.ulonglong, headers) << 1)
+            if p + varint_length(cython.cast(cython.ulonglong, body) << 1) + body > limit:
+                state[4] = 61 + varint_length(cython.cast(cython.ulonglong, body) << 1) + body
+                break
+            p = put_varint(dst, p, cython.cast(cython.ulonglong, body) << 1)
+            body += p
+            dst[p] = 0
+            p = put_varint(dst, p + 1, time)
+            p = put_varint(dst, p, number << 1)
+            p = _put_field(dst, p, key_from, key_at, key_size)
+            p = _put_field(dst, p, value_from, value_at, value_size)
+            p = put_varint(dst, p, cython.cast(cython.ulonglong, headers) << 1)
+            for h in range(first, first + headers):
+                # read again, so checked again: the buffer may be somebody's writable memory
+                start = name_ends[h]
+                length = name_ends[h + 1] - start
+                if start < 0 or length < 0 or length > len(name_data) - start:
+                    code = -3
+                    break
+                if _field_size(length) > limit - p:
+                    code = -3
+                    break
+                p = _put_field(dst, p, name_from, start, length)
+                start = content_ends[h]
+                length = content_ends[h + 1] - start
+                if start < 0 or length < 0 or length > len(content_data) - start:
+                    code = -3
+                    break
+                if content_nulls and _is_null(content_bits, content_bit + h):
+                    length = -1
+                if _field_size(length) > limit - p:
+                    code = -3
+                    break
+                p = _put_field(dst, p, content_from, start, length)
+            if code:
+                break
+            if p != body:
+                code = -3
+                break
+            if timestamp < least:
+                least = timestamp
+            if timestamp > largest:
+                largest = timestamp
+            i += 1
+        if attributes & 8:
+            least = now_ms
+            largest = now_ms
+    state[0] = p
+    state[1] = i - row
+    state[2] = least
+    state[3] = largest
+    if code:
+        return code
+    if i > row:
+        crc: cython.uint = put_header(
+            dst,
+            0,
+            p,
+            base_offset,
+            leader_epoch,
+            attributes,
+            i - row - 1,
+            base_timestamp,
+            largest,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            i - row,
+        )
+        state[5] = _whole_crc(dst, p, crc)
+    return 0
+
+
+def _short(valid, bit, rows):
+    """Is a bitmap there, but too small?"""
+    return len(valid) > 0 and rows > 0 and (bit < 0 or (bit + rows + 7) // 8 > len(valid))

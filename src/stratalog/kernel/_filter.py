@@ -1,34 +1,29 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 # cython: freethreading_compatible=True
+# mypy: ignore-errors
 """Batches with some of their records left out: who stays is judged, and what is left is written.
 
 ``filter_rows`` goes over rows of the header table that ``_scan`` made, some at a time: all records of a group
 of batches are read and marked, their keys looked up in runs (see _keys), and then each batch of the group
 is left out, copied, rewritten or reduced to its header. Batches that stay as they are and lie behind one
-another are copied in one piece. Nothing is written past the end of the block given for it. One source,
-compiled by Cython or run as it is.
+another are copied in one piece. Nothing is written past the end of the block given for it.
 """
 
 import cython
+from cython.cimports.cpython.bytearray import PyByteArray_FromStringAndSize
+from cython.cimports.stratalog.kernel._decode import body_end, read_record, read_varint
+from cython.cimports.stratalog.kernel._encode import (
+    put_header,
+    put_varint,
+    varint_length,
+    zigzag_difference,
+)
+from cython.cimports.stratalog.kernel._keys import DropSet, KeyMap, begin, drops, find_many
+from cython.cimports.stratalog.kernel.native import copy_bytes, key_hash
 
-if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_FromStringAndSize
-    from cython.cimports.stratalog.kernel._keys import DropSet, KeyMap, begin, drops, find_many
-    from cython.cimports.stratalog.kernel._record import body_end, read_record
-    from cython.cimports.stratalog.kernel._rewrite import copy_bytes, put_batch_header, put_kept_records
-    from cython.cimports.stratalog.kernel.native import stratalog_key_hash
-else:
-    from stratalog.kernel._keys import DropSet, KeyMap, begin, drops, find_many, plain_hash
-    from stratalog.kernel._record import body_end, read_record
-    from stratalog.kernel._rewrite import copy_bytes, put_batch_header, put_kept_records
-
-# Flags of a row in `retention`.
-KEEP_EMPTY, DISCARD, START_HORIZON = 1, 2, 4
-# What became of a batch, in state[11].
-GONE, COPIED, REWRITTEN, BARE = 0, 1, 2, 3
-# Codes that ask for more room: in `target`, in `made`, for the records of one batch. state[12] says how much.
-TARGET_ROOM, MADE_ROOM, RECORD_ROOM = 1, 2, 3
-STATE_SIZE = 16
+# Flags of a row in `retention`: 1 keep empty, 2 discard, 4 start the horizon. What became of a batch, in
+# state[11]: 0 gone, 1 copied, 2 rewritten, 3 a bare header. Codes that ask for more room, state[12] says how
+# much: 1 in `target`, 2 in `made`, 3 for the records of one batch.
 
 
 def blank(size: cython.Py_ssize_t):
@@ -60,12 +55,7 @@ def find_rows(
     return n
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _among(
-    offsets: cython.pointer[cython.const[cython.longlong]], n: cython.Py_ssize_t, offset: cython.longlong
-) -> cython.bint:
+def _among(offsets, n, offset):
     """Whether a sorted list has an offset."""
     low: cython.Py_ssize_t = 0
     middle: cython.Py_ssize_t
@@ -77,6 +67,40 @@ def _among(
         else:
             high = middle
     return low < n and offsets[low] == offset
+
+
+def put_kept_records(dst, at, src, starts, stamps, marks, n, count, end, base_timestamp, verbatim):
+    """Write the records n … n + count - 1 that are marked to stay; the position after them.
+
+    ``verbatim``: their timestamp deltas stay right, so whole runs are copied.
+    """
+    k: cython.Py_ssize_t = n
+    p: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    time: cython.ulonglong
+    attributes: cython.uchar
+    while k < n + count:
+        if not marks[k] & 1:
+            k += 1
+            continue
+        p = starts[k]
+        k += 1
+        if verbatim:
+            while k < n + count and marks[k] & 1:
+                k += 1
+        stop = starts[k] if k < n + count else end
+        if verbatim:
+            at = copy_bytes(dst, at, src, p, stop - p)
+            continue
+        _, p = read_varint(src, p, stop, 5)  # read_record has checked every number here
+        attributes = src[p]
+        _, p = read_varint(src, p + 1, stop, 10)
+        time = zigzag_difference(stamps[k - 1], base_timestamp)
+        at = put_varint(dst, at, cython.cast(cython.ulonglong, 1 + varint_length(time) + (stop - p)) << 1)
+        dst[at] = attributes
+        at = put_varint(dst, at + 1, time)
+        at = copy_bytes(dst, at, src, p, stop - p)
+    return at
 
 
 def filter_rows(
@@ -256,17 +280,7 @@ def filter_rows(
                             elif mapped:
                                 run_record[m] = n
                                 run_number[m] = offset - base + 1
-                                if cython.compiled:
-                                    stratalog_key_hash(
-                                        src + f[2],
-                                        f[3],
-                                        point_a,
-                                        point_b,
-                                        cython.address(run_a[m]),
-                                        cython.address(run_b[m]),
-                                    )
-                                else:
-                                    run_a[m], run_b[m] = plain_hash(src, f[2], f[3], point_a, point_b)
+                                run_a[m], run_b[m] = key_hash(src, f[2], f[3], point_a, point_b)
                                 m += 1
                     mark[n] = stays
                     n += 1
@@ -396,7 +410,21 @@ def filter_rows(
                         o[c + 1] = p - at
                         o[c + 4] = kept
                         o[c + 6] = attributes
-                        o[c + 7] = put_batch_header(dst, at, p - at, t, i, attributes, first, newest, kept)
+                        o[c + 7] = put_header(
+                            dst,
+                            at,
+                            p - at,
+                            t[i + 2],
+                            t[i + 5],
+                            attributes,
+                            t[i + 3] - t[i + 2],
+                            first,
+                            newest,
+                            t[i + 11],
+                            t[i + 12],
+                            t[i + 13],
+                            kept,
+                        )
                         o[c + 8] = first
                         o[c + 9] = newest
                         o[c + 10] = least

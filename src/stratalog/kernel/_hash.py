@@ -1,25 +1,19 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 # cython: freethreading_compatible=True
-"""Checksums and hashes: CRC-32C (and joining two of them), Kafka's murmur2, XXH64 of keys.
+# mypy: ignore-errors
+"""Checksums and hashes: CRC-32C (and joining two of them), Kafka's murmur2, XXH64 of keys."""
 
-One source, compiled by Cython or run as it is. Reads only the buffers it is given.
-"""
+from sys import byteorder
 
 import cython
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cython.cimports.stratalog.kernel.native import native_init, stratalog_crc
 
-if cython.compiled:
-    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
-    from cython.cimports.stratalog.kernel.native import stratalog_crc, stratalog_native_init
-
-    stratalog_native_init()
-else:
-    from sys import byteorder
-
+if not cython.compiled:
     from crc32c import crc32c as _package_crc32c
 
-COMPILED: bool = cython.compiled
+native_init()
 
-M32 = 0xFFFFFFFF
 M64 = 0xFFFFFFFFFFFFFFFF
 
 
@@ -30,8 +24,7 @@ def crc32c(data, crc=0):
     return _package_crc32c(data, crc)
 
 
-@cython.cfunc
-def _crc(data: cython.const[cython.uchar][::1], crc: cython.uint) -> cython.uint:
+def _crc(data, crc):
     size: cython.size_t = data.shape[0]
     if size == 0:
         return crc
@@ -43,11 +36,7 @@ def _crc(data: cython.const[cython.uchar][::1], crc: cython.uint) -> cython.uint
     return crc
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _times(a: cython.uint, b: cython.uint) -> cython.uint:
+def _times(a, b):
     """a * b modulo the CRC polynomial, both bit-reflected."""
     polynomial: cython.uint = 0x82F63B78
     product: cython.uint = 0
@@ -60,10 +49,7 @@ def _times(a: cython.uint, b: cython.uint) -> cython.uint:
     return product
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def join(crc_a: cython.uint, crc_b: cython.uint, len_b: cython.ulonglong) -> cython.uint:
+def join(crc_a, crc_b, len_b):
     """`crc32c_combine` for the kernel's other modules: A moved up by B's length, and B added."""
     shift: cython.uint = 0x80000000  # x**0
     power: cython.uint = 0x00800000  # x**8
@@ -81,10 +67,7 @@ def crc32c_combine(crc_a: cython.uint, crc_b: cython.uint, len_b: cython.ulonglo
     return join(crc_a, crc_b, len_b)
 
 
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _start(key: bytes) -> cython.pointer[cython.const[cython.uchar]]:
+def _start(key):
     """The bytes of a key where they lie."""
     if cython.compiled:
         return cython.cast(cython.pointer[cython.const[cython.uchar]], PyBytes_AS_STRING(key))
@@ -105,10 +88,7 @@ def partition_for_key(key: bytes, partitions):
     return (h & 0x7FFFFFFF) % partitions
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _murmur2(data: cython.pointer[cython.const[cython.uchar]], size: cython.Py_ssize_t) -> cython.uint:
+def _murmur2(data, size):
     i: cython.Py_ssize_t = 0
     m: cython.uint = 0x5BD1E995
     h: cython.uint = 0x9747B28C
@@ -126,53 +106,31 @@ def _murmur2(data: cython.pointer[cython.const[cython.uchar]], size: cython.Py_s
     return h ^ (h >> 15)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _mul32(a: cython.uint, b: cython.uint) -> cython.uint:
+def _mul32(a, b):
     if cython.compiled:
         return a * b
     return (a * b) & 0xFFFFFFFF
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _mul(a: cython.ulonglong, b: cython.ulonglong) -> cython.ulonglong:
+def _mul(a, b):
     if cython.compiled:
         return a * b
     return (a * b) & M64
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _add(a: cython.ulonglong, b: cython.ulonglong) -> cython.ulonglong:
+def _add(a, b):
     if cython.compiled:
         return a + b
     return (a + b) & M64
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _rotate(a: cython.ulonglong, bits: cython.int) -> cython.ulonglong:
+def _rotate(a, bits):
     if cython.compiled:
         return (a << bits) | (a >> (64 - bits))
     return ((a << bits) | (a >> (64 - bits))) & M64
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _little(
-    data: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, n: cython.Py_ssize_t
-) -> cython.ulonglong:
+def _little(data, p, n):
     i: cython.Py_ssize_t
     r: cython.ulonglong = 0
     if cython.compiled:
@@ -189,20 +147,11 @@ P4 = cython.declare(cython.ulonglong, 0x85EBCA77C2B2AE63)
 P5 = cython.declare(cython.ulonglong, 0x27D4EB2F165667C5)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _round(acc: cython.ulonglong, lane: cython.ulonglong) -> cython.ulonglong:
+def _round(acc, lane):
     return _mul(_rotate(_add(acc, _mul(lane, P2)), 31), P1)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _xxh64(
-    data: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, end: cython.Py_ssize_t
-) -> cython.ulonglong:
+def _xxh64(data, p, end):
     """XXH64 with seed 0 of data[p:end]."""
     size: cython.Py_ssize_t = end - p
     h: cython.ulonglong

@@ -1,4 +1,4 @@
-# What _dedupe.py and _filter.py use of _keys.py, and the C side of its two classes.
+# The C types of _keys.py.
 cdef class KeyMap:
     cdef unsigned long long *words
     cdef unsigned long long slots
@@ -22,11 +22,20 @@ cdef class DropSet:
     cdef unsigned long long point_b
     cdef Py_ssize_t count
 
-cdef int begin(KeyMap keys, bint change) except -1
+cdef (unsigned long long, unsigned int) _hash_view(
+    const unsigned char[::1] key, unsigned long long point_a, unsigned long long point_b
+)
+cdef int _put(
+    unsigned long long *words, unsigned long long slots, unsigned long long a, unsigned int b,
+    unsigned long long number, bint room
+) noexcept nogil
 cdef int find_many(
     KeyMap keys, const unsigned long long *a, const unsigned int *b, Py_ssize_t n, long long *found
 ) noexcept nogil
 cdef Py_ssize_t put_many(
     KeyMap keys, const unsigned long long *a, const unsigned int *b, const long long *numbers, Py_ssize_t n
 ) noexcept nogil
+cdef bint _grow(KeyMap keys) noexcept nogil
+cdef int begin(KeyMap keys, bint change) except -1
+cdef bint _drops_view(DropSet keys, const unsigned char[::1] key)
 cdef bint drops(DropSet keys, const unsigned char *src, Py_ssize_t p, Py_ssize_t size) noexcept nogil

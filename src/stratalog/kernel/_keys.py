@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 # cython: freethreading_compatible=True
+# mypy: ignore-errors
 """Keys by their hash: a map from each key to its latest offset, and a set of exact keys.
 
 An entry of the map is two words: 64 bits of the key's hash; 32 more bits of it and the offset (less the base
@@ -11,8 +12,8 @@ take; the step after that is the last. While entries move, the old and the new t
 the limit. Hashes are put and found in runs: all entries of a run are asked for before the first is looked
 at, so that their ways from memory overlap.
 
-One source, compiled by Cython (with _keys.pxd) or run as it is. A map in use by one thread is refused to
-another that would change it.
+``add_rows`` fills a map from the records of batches. A map in use by one thread is refused to another that
+would change it.
 """
 
 from array import array as _array
@@ -20,16 +21,15 @@ from itertools import accumulate
 from os import urandom
 
 import cython
-
-if cython.compiled:
-    from cython.cimports.libc.string import memcmp, memset
-    from cython.cimports.stratalog.kernel.native import (
-        stratalog_key_hash,
-        stratalog_prefetch,
-        stratalog_slot,
-        stratalog_table_free,
-        stratalog_table_new,
-    )
+from cython.cimports.libc.string import memcmp, memset
+from cython.cimports.stratalog.kernel._decode import body_end, read_record
+from cython.cimports.stratalog.kernel.native import (
+    key_hash,
+    slot_of,
+    stratalog_prefetch,
+    stratalog_table_free,
+    stratalog_table_new,
+)
 
 P61 = 0x1FFFFFFFFFFFFFFF
 M64 = 0xFFFFFFFFFFFFFFFF
@@ -52,74 +52,24 @@ def _points(seed):
     return made
 
 
-def plain_hash(src, p, size, point_a, point_b):
-    """What stratalog_key_hash says of src[p : p + size]."""
-    a = b = size + 1
-    end = p + size
-    while p < end:
-        word = int.from_bytes(src[p : min(p + 7, end)], "little")
-        a = (a * point_a + word) % P61
-        b = (b * point_b + word) % P61
-        p += 7
-    a = a * point_a % P61
-    b = b * point_b % P61
-    a ^= a >> 33
-    a = a * 0xFF51AFD7ED558CCD & M64
-    a ^= a >> 33
-    a = a * 0xC4CEB9FE1A85EC53 & M64
-    return a ^ a >> 33, b & 0xFFFFFFFF
-
-
 def hash_key(key: bytes, seed):
     """Both parts of a key's hash in a map of that seed."""
     point_a, point_b = _points(seed)
     return _hash_view(key, point_a, point_b)
 
 
-@cython.cfunc
-def _hash_view(
-    key: cython.const[cython.uchar][::1], point_a: cython.ulonglong, point_b: cython.ulonglong
-) -> tuple[cython.ulonglong, cython.uint]:
-    a: cython.ulonglong = 0
-    b: cython.uint = 0
+def _hash_view(key, point_a, point_b):
     none: cython.uchar = 0
     if cython.compiled:
         if len(key) == 0:
-            stratalog_key_hash(
-                cython.address(none), 0, point_a, point_b, cython.address(a), cython.address(b)
-            )
-        else:
-            stratalog_key_hash(
-                cython.address(key[0]), len(key), point_a, point_b, cython.address(a), cython.address(b)
-            )
-        return a, b
-    return plain_hash(key, 0, len(key), point_a, point_b)
+            return key_hash(cython.address(none), 0, 0, point_a, point_b)
+        return key_hash(cython.address(key[0]), 0, len(key), point_a, point_b)
+    return key_hash(key, 0, len(key), point_a, point_b)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _slot(a: cython.ulonglong, slots: cython.ulonglong) -> cython.ulonglong:
-    if cython.compiled:
-        return stratalog_slot(a, slots)
-    return a * slots >> 64
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put(
-    words: cython.pointer[cython.ulonglong],
-    slots: cython.ulonglong,
-    a: cython.ulonglong,
-    b: cython.uint,
-    number: cython.ulonglong,
-    room: cython.bint,
-) -> cython.int:
+def _put(words, slots, a, b, number, room):
     """Keep the larger number for a hash. 0: it was there; 1: it is new; -1: new, and there is no room."""
-    i: cython.ulonglong = _slot(a, slots)
+    i: cython.ulonglong = slot_of(a, slots)
     second: cython.ulonglong
     tries: cython.ulonglong = slots
     while tries > 0:
@@ -236,16 +186,7 @@ class KeyMap:
         return bool(room)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def find_many(
-    keys: KeyMap,
-    a: cython.pointer[cython.const[cython.ulonglong]],
-    b: cython.pointer[cython.const[cython.uint]],
-    n: cython.Py_ssize_t,
-    found: cython.pointer[cython.longlong],
-) -> cython.int:
+def find_many(keys, a, b, n, found):
     """The number kept for each of ``n`` hashes; 0 where there is none."""
     words: cython.pointer[cython.ulonglong] = keys.words
     slots: cython.ulonglong = keys.slots
@@ -255,9 +196,9 @@ def find_many(
     tries: cython.ulonglong
     if cython.compiled:
         for j in range(n):
-            stratalog_prefetch(words + 2 * stratalog_slot(a[j], slots))
+            stratalog_prefetch(words + 2 * slot_of(a[j], slots))
     for j in range(n):
-        i = _slot(a[j], slots)
+        i = slot_of(a[j], slots)
         tries = slots
         found[j] = 0
         while tries > 0:
@@ -274,22 +215,13 @@ def find_many(
     return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def put_many(
-    keys: KeyMap,
-    a: cython.pointer[cython.const[cython.ulonglong]],
-    b: cython.pointer[cython.const[cython.uint]],
-    numbers: cython.pointer[cython.const[cython.longlong]],
-    n: cython.Py_ssize_t,
-) -> cython.Py_ssize_t:
+def put_many(keys, a, b, numbers, n):
     """Keep the larger number for each of ``n`` hashes; how many went in before there was no room."""
     j: cython.Py_ssize_t
     made: cython.int
     if cython.compiled:
         for j in range(n):
-            stratalog_prefetch(keys.words + 2 * stratalog_slot(a[j], keys.slots))
+            stratalog_prefetch(keys.words + 2 * slot_of(a[j], keys.slots))
     for j in range(n):
         made = -1
         while made < 0:
@@ -307,10 +239,7 @@ def put_many(
     return n
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _grow(keys: KeyMap) -> cython.bint:
+def _grow(keys):
     """Move to the next larger table; False when there is none, or no memory for it."""
     old: cython.pointer[cython.ulonglong] = keys.words
     slots: cython.ulonglong = keys.slots * 2
@@ -344,9 +273,7 @@ def _grow(keys: KeyMap) -> cython.bint:
     return True
 
 
-@cython.cfunc
-@cython.exceptval(-1, check=False)
-def begin(keys: KeyMap, change: cython.bint) -> cython.int:
+def begin(keys, change):
     """Take a map for use, with the GIL held: alone to ``change`` it. The user gives it back in ``users``."""
     if cython.compiled and keys.words == cython.NULL:
         raise ValueError("a key map without memory")
@@ -379,7 +306,7 @@ class DropSet:
         a: cython.ulonglong
         i: cython.ulonglong
         a, _ = _hash_view(key, self.point_a, self.point_b)
-        i = _slot(a, self.slots)
+        i = slot_of(a, self.slots)
         while self.table[i]:
             i = (i + 1) % self.slots
         self.table[i] = number
@@ -391,33 +318,20 @@ class DropSet:
         return isinstance(key, bytes) and bool(_drops_view(self, key))
 
 
-@cython.cfunc
-def _drops_view(keys: DropSet, key: cython.const[cython.uchar][::1]) -> cython.bint:
+def _drops_view(keys, key):
     none: cython.uchar = 0
     if cython.compiled:
         return drops(keys, cython.address(key[0]) if len(key) else cython.address(none), 0, len(key))
     return drops(keys, key, 0, len(key))
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def drops(
-    keys: DropSet,
-    src: cython.pointer[cython.const[cython.uchar]],
-    p: cython.Py_ssize_t,
-    size: cython.Py_ssize_t,
-) -> cython.bint:
+def drops(keys, src, p, size):
     """Whether src[p : p + size] is one of the keys."""
-    a: cython.ulonglong = 0
-    b: cython.uint = 0
+    a: cython.ulonglong
     i: cython.ulonglong
     number: cython.ulonglong
-    if cython.compiled:
-        stratalog_key_hash(src + p, size, keys.point_a, keys.point_b, cython.address(a), cython.address(b))
-    else:
-        a, b = plain_hash(src, p, size, keys.point_a, keys.point_b)
-    i = _slot(a, keys.slots)
+    a, _ = key_hash(src, p, size, keys.point_a, keys.point_b)
+    i = slot_of(a, keys.slots)
     while keys.table[i]:
         number = keys.table[i]
         if keys.ends[number] - keys.ends[number - 1] == size:
@@ -428,3 +342,158 @@ def drops(
                 return True
         i = (i + 1) % keys.slots
     return False
+
+
+def add_rows(
+    keys: KeyMap,
+    source: cython.const[cython.uchar][::1],
+    table: cython.const[cython.longlong][::1],
+    row: cython.Py_ssize_t,
+    end_row: cython.Py_ssize_t,
+    body: cython.Py_ssize_t,
+    skip: cython.const[cython.uchar][::1],
+    lo: cython.longlong,
+    state: cython.longlong[::1],
+) -> cython.int:
+    """Add the keys of the rows' records from offset ``lo`` on.
+
+    Control batches and rows with a ``skip`` byte are left out. For uncompressed batches the records lie in
+    the source at the row's position (``body`` < 0); a decompressed batch is its own source, from byte
+    ``body`` to the end. The walk ends at a compressed batch whose records were not given, and when the map
+    is full. ``state``: 0 code, 1 row, 2 record of an error; 3 the row after the last one done.
+    """
+    src: cython.pointer[cython.const[cython.uchar]]
+    t: cython.pointer[cython.const[cython.longlong]]
+    f = cython.declare(cython.longlong[9])
+    run_a = cython.declare(cython.ulonglong[64])
+    run_b = cython.declare(cython.uint[64])
+    numbers = cython.declare(cython.longlong[64])
+    size: cython.Py_ssize_t = len(source)
+    masked: cython.bint = len(skip) > 0
+    point_a: cython.ulonglong
+    point_b: cython.ulonglong
+    capacity: cython.longlong
+    base: cython.longlong
+    latest: cython.longlong
+    offset: cython.longlong
+    previous: cython.longlong
+    n: cython.longlong = 0
+    r: cython.Py_ssize_t = row
+    i: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    m: cython.Py_ssize_t = 0
+    went: cython.Py_ssize_t
+    stop: cython.longlong = 0
+    full: cython.bint = False
+    code: cython.int = 0
+    if row < 0 or end_row > len(table) // 14 or (masked and len(skip) < end_row) or len(state) < 8:
+        raise ValueError("add_rows: rows outside the table")
+    if body >= 0 and end_row - row > 1:
+        raise ValueError("add_rows: rows outside the table")
+    state[3] = row
+    if row >= end_row:
+        return 0
+    if size == 0:
+        state[0], state[1], state[2] = -12, row, 0
+        return -12
+    if cython.compiled:
+        src = cython.address(source[0])
+        t = cython.address(table[0])
+    else:
+        src, t, f = source, table, [0] * 9
+        run_a, run_b, numbers = [0] * 64, [0] * 64, [0] * 64
+    begin(keys, True)
+    point_a = keys.point_a
+    point_b = keys.point_b
+    capacity = keys.capacity
+    base = keys.base_offset
+    latest = keys.latest_offset
+    with cython.nogil:
+        while r < end_row:
+            i = r * 14
+            if t[i + 3] < lo or t[i + 3] < base:
+                r += 1
+                continue
+            if t[i + 6] & 0x20 or t[i + 4] == 0 or (masked and skip[r]):
+                if t[i + 3] > latest:
+                    latest = t[i + 3]
+                r += 1
+                continue
+            n = 0
+            if body < 0 and t[i + 6] & 7:
+                break
+            end = body_end(t, i, body, size)
+            if end < 0 or t[i + 4] > (end - (body if body >= 0 else t[i] + 61)) // 7:
+                code = -12
+                break
+            if keys.used + m + t[i + 4] > capacity or t[i + 3] - base > FURTHEST:
+                went = put_many(keys, run_a, run_b, numbers, m)
+                if went < m:
+                    stop = numbers[went]
+                    break
+                m = 0
+                if keys.used == 0:
+                    if t[i + 2] > base:
+                        base = t[i + 2]
+                elif keys.used + t[i + 4] > capacity or t[i + 3] - base > FURTHEST:
+                    full = True
+                    break
+            p = body if body >= 0 else cython.cast(cython.Py_ssize_t, t[i] + 61)
+            previous = -1
+            while n < t[i + 4]:
+                p = read_record(src, p, end, f, 0)
+                if p < 0:
+                    code = cython.cast(cython.int, p)
+                    break
+                if f[1] <= previous or f[1] > t[i + 3] - t[i + 2]:
+                    code = -10
+                    break
+                previous = f[1]
+                n += 1
+                offset = t[i + 2] + f[1]
+                if f[3] < 0 or offset < lo or offset < base:
+                    continue
+                if offset - base > FURTHEST:  # a table that lies
+                    code = -10
+                    break
+                numbers[m] = offset - base + 1
+                run_a[m], run_b[m] = key_hash(src, f[2], f[3], point_a, point_b)
+                m += 1
+                if m == 64:
+                    went = put_many(keys, run_a, run_b, numbers, 64)
+                    if went < 64:
+                        stop = numbers[went]
+                        break
+                    m = 0
+            if code or stop:
+                break
+            if p != end:
+                code = -11
+                break
+            if t[i + 3] > latest:
+                latest = t[i + 3]
+            r += 1
+            if t[i + 4] > capacity:  # too large to be known to fit
+                went = put_many(keys, run_a, run_b, numbers, m)
+                if went < m:
+                    stop = numbers[went]
+                    r -= 1
+                    break
+                m = 0
+        if m > 0 and not stop:
+            went = put_many(keys, run_a, run_b, numbers, m)
+            if went < m:
+                stop = numbers[went]
+    if stop:  # what lies before that record went in
+        full = True
+        latest = base + stop - 2
+    if full:
+        keys.full = True
+    keys.base_offset = base
+    keys.latest_offset = latest
+    keys.users = 0
+    state[3] = r
+    if code:
+        state[0], state[1], state[2] = code, r, n
+    return code

@@ -1,4 +1,4 @@
-# The C side of _ledger.py's two classes, which _produce.py calls.
+# The C types of _ledger.py.
 cdef class BlockSums:
     cdef public long long start
     cdef public long long end

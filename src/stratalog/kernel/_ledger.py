@@ -1,28 +1,23 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 # cython: freethreading_compatible=True
+# mypy: ignore-errors
 """The numbers of a segment that is being written: what every append must compare and add up.
 
 A single append has a budget of a few microseconds, and most of it is the system call. What remains is
 kept here, in C integers: the roll policy's limits, the end of the segment, when the next index entry is
 due, and the sums of the seal's open block. Nothing here decides anything: `took` answers with flags and
-the writer acts on them. One source, compiled by Cython (with _ledger.pxd) or run as it is; not thread-safe by
-itself.
+the writer acts on them. Not thread-safe by itself.
 """
 
 import cython
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cython.cimports.stratalog.kernel._encode import one_record
+from cython.cimports.stratalog.kernel._hash import join
+from cython.cimports.stratalog.kernel.native import native_init, stratalog_crc
 
 from stratalog.kernel._hash import crc32c as _crc32c
 
-if cython.compiled:
-    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
-    from cython.cimports.stratalog.kernel._encode import one_record
-    from cython.cimports.stratalog.kernel._hash import join
-    from cython.cimports.stratalog.kernel.native import stratalog_crc, stratalog_native_init
-
-    stratalog_native_init()
-else:
-    from stratalog.kernel._encode import one_record
-    from stratalog.kernel._hash import join
+native_init()
 
 INDEX_ENTRY_DUE = 1
 BLOCK_FULL = 2
@@ -33,7 +28,6 @@ BLOCK_BYTES = 65536
 NEVER = 0x7FFFFFFFFFFFFFFF
 
 
-@cython.cclass
 class BlockSums:
     """The sums of a run of batches, one behind the other, that will be a block of the seal."""
 
@@ -55,18 +49,7 @@ class BlockSums:
         self.min_timestamp = NEVER
         self.max_timestamp = -1
 
-    @cython.ccall
-    def add(
-        self,
-        position: cython.longlong,
-        size: cython.longlong,
-        data: object,
-        first_offset: cython.longlong,
-        last_offset: cython.longlong,
-        count: cython.longlong,
-        min_timestamp: cython.longlong,
-        max_timestamp: cython.longlong,
-    ) -> cython.int:
+    def add(self, position, size, data, first_offset, last_offset, count, min_timestamp, max_timestamp):
         """One batch; ``data`` is its bytes or their CRC-32C. 1: the block is full. -1: it does not join."""
         if position != self.end:
             return -1
@@ -99,7 +82,6 @@ class BlockSums:
         return 1 if self.end - self.start >= 65536 else 0
 
 
-@cython.cclass
 class Ledger:
     """Where a segment ends and what its next append must be compared with."""
 
@@ -151,14 +133,7 @@ class Ledger:
         pwrite(data, self.size)
         return self.took(data, size, offset, offset, 1, timestamp, timestamp)
 
-    @cython.ccall
-    def fits(
-        self,
-        size: cython.longlong,
-        last_offset: cython.longlong,
-        max_timestamp: cython.longlong,
-        now_ms: cython.longlong,
-    ) -> cython.bint:
+    def fits(self, size, last_offset, max_timestamp, now_ms):
         """Whether an append stays within every limit, so that the roll policy need not be asked."""
         return (
             self.size + size <= self.roll_bytes
@@ -167,17 +142,7 @@ class Ledger:
             and now_ms <= self.roll_now_ms
         )
 
-    @cython.ccall
-    def took(
-        self,
-        data: object,
-        size: cython.longlong,
-        base_offset: cython.longlong,
-        last_offset: cython.longlong,
-        count: cython.longlong,
-        min_timestamp: cython.longlong,
-        max_timestamp: cython.longlong,
-    ) -> cython.int:
+    def took(self, data, size, base_offset, last_offset, count, min_timestamp, max_timestamp):
         """Account for a batch written at the end; flags say what is due. The readable size grows last."""
         flags: cython.int = 0
         full: cython.int

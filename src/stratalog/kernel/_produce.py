@@ -1,48 +1,183 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 # cython: freethreading_compatible=True
+# mypy: ignore-errors
 """Ready-made batches: checked to the last record, compared with their producers, placed and written.
 
-`AppendInfo` carries the batches of one append from step to step. Its table is the one `_scan` makes, 14
-numbers a batch. Nothing is copied: offsets, leader epoch and, with LogAppendTime, timestamps are changed in
-the caller's buffer, batches that stay in one segment are one write, and the CRC of a whole batch follows from
-the one it carries.
+`Producer` is what a partition remembers of one producer; Kafka's rules are codes there, and the writer turns
+them into errors. `AppendInfo` carries the batches of one append from step to step. Its table is the one
+`_scan` makes, 14 numbers a batch. Nothing is copied: offsets, leader epoch and, with LogAppendTime,
+timestamps are changed in the caller's buffer, batches that stay in one segment are one write, and the CRC of
+a whole batch follows from the one it carries.
 
-Every read is checked against the end of the buffer first, whatever the bytes say. One source, compiled by
-Cython or run as it is; not thread-safe by itself.
+Every read is checked against the end of the buffer first, whatever the bytes say. Not thread-safe by itself.
 """
 
 from array import array as _array
 
 import cython
+from cython.cimports.stratalog.kernel._decode import read_record
+from cython.cimports.stratalog.kernel._hash import join
+from cython.cimports.stratalog.kernel._ledger import Ledger
+from cython.cimports.stratalog.kernel.native import (
+    crc_of,
+    get16,
+    get32,
+    get64,
+    get_u32,
+    native_init,
+    put16,
+    put32,
+    put64,
+)
 
-if cython.compiled:
-    from cython.cimports.stratalog.kernel._hash import join
-    from cython.cimports.stratalog.kernel._ledger import Ledger
-    from cython.cimports.stratalog.kernel._producer import Producer, last_sequence_of
-    from cython.cimports.stratalog.kernel._record import read_record
-    from cython.cimports.stratalog.kernel.native import (
-        stratalog_be32,
-        stratalog_be64,
-        stratalog_crc,
-        stratalog_native_init,
-        stratalog_put32,
-        stratalog_put64,
-    )
+native_init()
 
-    stratalog_native_init()
-else:
-    from crc32c import crc32c as _package_crc32c
+# Whether a batch may follow: it may, it is a repeated one, or why it may not.
+ADMITTED, DUPLICATE, FENCED, UNSEQUENCED, NEW_EPOCH, GAP, NOT_TRANSACTIONAL, COORDINATOR_FENCED = range(8)
 
-    from stratalog.kernel._hash import join
-    from stratalog.kernel._ledger import Ledger
-    from stratalog.kernel._producer import Producer, last_sequence_of
-    from stratalog.kernel._record import read_record
 
-# Why `AppendInfo.check` refused a batch; what is wrong with a record is told by the codes of _record.py.
-NO_BATCHES, HEADER, TOO_LARGE, OFFSETS, NO_RECORDS, CONTROL, APPEND_TIME, HORIZON = range(-30, -38, -1)
-NO_SEQUENCE, NO_PRODUCER, TIMESTAMP_BOUNDS, NO_ROOM = range(-38, -42, -1)
+def last_sequence_of(sequence, increment):
+    """Add two numbers as sequences: they count 0 … 2**31 - 1 and start over; -1 is none."""
+    return -1 if sequence < 0 else (sequence + increment) & 0x7FFFFFFF
 
-TWO_32 = cython.declare(cython.longlong, 0x100000000)
+
+class Producer:
+    """One producer's epoch, last five batches and open transaction; -1 where there is none."""
+
+    def __init__(self):
+        if not cython.compiled:
+            self.ring = [0] * 20
+        self.epoch = -1
+        self.coordinator_epoch = -1
+        self.last_timestamp = -1
+        self.txn_first_offset = -1
+        self.count = 0
+        self.newest = 4
+
+    def copy(self):
+        """Return an equal one that changes by itself."""
+        twin: Producer = Producer()
+        i: cython.int
+        twin.epoch = self.epoch
+        twin.coordinator_epoch = self.coordinator_epoch
+        twin.last_timestamp = self.last_timestamp
+        twin.txn_first_offset = self.txn_first_offset
+        twin.count = self.count
+        twin.newest = self.newest
+        for i in range(20):
+            twin.ring[i] = self.ring[i]
+        return twin
+
+    def last_sequence(self):
+        """Return the sequence of the last record; -1 when it is not known."""
+        return self.ring[self.newest * 4] if self.count else -1
+
+    def last_batch(self):
+        """Return (last sequence, last offset, offset delta, timestamp) of the newest batch, or None."""
+        i: cython.int = self.newest * 4
+        if not self.count:
+            return None
+        return self.ring[i], self.ring[i + 1], self.ring[i + 2], self.ring[i + 3]
+
+    def find(self, epoch: cython.longlong, base_sequence: cython.longlong, last_sequence: cython.longlong):
+        """Return (base offset, last offset, timestamp) of a remembered batch, or None."""
+        i: cython.int = self.slot_of(epoch, base_sequence, last_sequence)
+        if i < 0:
+            return None
+        return self.ring[i + 1] - self.ring[i + 2], self.ring[i + 1], self.ring[i + 3]
+
+    def slot_of(self, epoch, base_sequence, last_sequence):
+        k: cython.int
+        i: cython.int
+        if epoch != self.epoch or base_sequence < 0:
+            return -1
+        for k in range(self.count):
+            i = (self.newest + 5 - k) % 5 * 4
+            if (
+                self.ring[i] == last_sequence
+                and (last_sequence - self.ring[i + 2]) & 0x7FFFFFFF == base_sequence
+                and self.ring[i] >= 0
+            ):
+                return i
+        return -1
+
+    def check(self, epoch, base_sequence, transactional, client):
+        """Say whether a data batch may follow: ADMITTED, or the reason against it."""
+        last: cython.longlong
+        if epoch < self.epoch:
+            return 2
+        if client:
+            if base_sequence < 0:
+                return 3
+            if (
+                self.epoch >= 0
+            ):  # else nothing is known, perhaps since retention took it: any sequence will do
+                if epoch != self.epoch:
+                    if base_sequence != 0:
+                        return 4
+                else:
+                    last = self.last_sequence()
+                    if base_sequence != last + 1 and not (base_sequence == 0 and last == 0x7FFFFFFF):
+                        return 5
+        if self.txn_first_offset >= 0 and not transactional:
+            return 6
+        return 0
+
+    def check_marker(
+        self, epoch: cython.longlong, coordinator_epoch: cython.longlong, transaction_version: cython.int
+    ) -> cython.int:
+        """Say whether a marker may follow: ADMITTED, or the reason against it.
+
+        From transaction version 2 on (KIP-890) every marker brings a new epoch: the present one is that of a
+        marker sent again, which is only right when nothing is open any more.
+        """
+        if epoch < self.epoch:
+            return 2
+        if transaction_version >= 2 and epoch == self.epoch and self.txn_first_offset >= 0:
+            return 2
+        if coordinator_epoch < self.coordinator_epoch:
+            return 7
+        return 0
+
+    def add(self, epoch, last_sequence, last_offset, offset_delta, timestamp, transactional):
+        """Take an appended data batch in; True when it begins a transaction."""
+        i: cython.int
+        self.enter(epoch)
+        self.newest = (self.newest + 1) % 5
+        if self.count < 5:
+            self.count += 1
+        i = self.newest * 4
+        self.ring[i] = last_sequence
+        self.ring[i + 1] = last_offset
+        self.ring[i + 2] = offset_delta
+        self.ring[i + 3] = timestamp
+        self.last_timestamp = timestamp
+        if transactional and self.txn_first_offset < 0:
+            self.txn_first_offset = last_offset - offset_delta
+            return True
+        return False
+
+    def end(
+        self, epoch: cython.longlong, coordinator_epoch: cython.longlong, timestamp: cython.longlong
+    ) -> cython.longlong:
+        """Take a marker in; return the first offset of the transaction it ended, -1 when none was open."""
+        first: cython.longlong = self.txn_first_offset
+        self.txn_first_offset = -1
+        self.enter(epoch)
+        self.coordinator_epoch = coordinator_epoch
+        self.last_timestamp = timestamp
+        return first
+
+    def enter(self, epoch):
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.count = 0  # sequences start over with every epoch
+        return 0
+
+
+# Why `AppendInfo.check` refuses a batch, beside the codes of _decode.py: -30 no batches, -31 header, -32 too
+# large, -33 offsets, -34 no records, -35 control, -36 LogAppendTime, -37 delete horizon, -38 no sequence,
+# -39 no producer, -40 timestamp bounds, -41 the table is full.
 
 
 @cython.cclass
@@ -321,8 +456,8 @@ class AppendInfo:
             i = r * 14
             p = t[i]
             size = t[i + 1]
-            _put64(src, p, base_offset)
-            _put32(src, p + 12, leader_epoch)
+            put64(src, p, base_offset)
+            put32(src, p + 12, leader_epoch)
             attributes = t[i + 6]
             largest = t[i + 9]
             if append_time:
@@ -332,14 +467,13 @@ class AppendInfo:
             t[i + 5] = leader_epoch
             t[i + 3] += base_offset - t[i + 2]
             t[i + 2] = base_offset
-            if attributes != t[i + 6] or largest != _number(src, p + 35, 8):
+            if attributes != t[i + 6] or largest != get64(src, p + 35):
                 t[i + 6] = attributes
                 t[i + 9] = largest
-                src[p + 21] = (attributes >> 8) & 0xFF
-                src[p + 22] = attributes & 0xFF
-                _put64(src, p + 35, largest)
-                t[i + 7] = _checksum(src, p + 21, p + size)
-                _put32(src, p + 17, t[i + 7])
+                put16(src, p + 21, attributes)
+                put64(src, p + 35, largest)
+                t[i + 7] = crc_of(src, p + 21, p + size)
+                put32(src, p + 17, t[i + 7])
             base_offset = t[i + 3] + 1
         self.last_offset = base_offset - 1
         return base_offset
@@ -408,9 +542,9 @@ class AppendInfo:
             p = self.table[i]
             size = self.table[i + 1]
             if cython.compiled:
-                crc = stratalog_crc(0, cython.address(self.source[p]), 21)
+                crc = crc_of(cython.address(self.source[p]), 0, 21)
             else:
-                crc = _package_crc32c(self.source[p : p + 21])
+                crc = crc_of(self.source, p, p + 21)
             crc = join(crc, cython.cast(cython.uint, self.table[i + 7]), size - 21)
             flags = ledger.took(
                 crc,
@@ -458,17 +592,7 @@ class AppendInfo:
                 open_txns[self.table[i + 2]] = self.table[i + 11]
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _check(
-    src: cython.pointer[cython.const[cython.uchar]],
-    size: cython.Py_ssize_t,
-    t: cython.pointer[cython.longlong],
-    rows: cython.Py_ssize_t,
-    rules: cython.pointer[cython.longlong],
-    state: cython.pointer[cython.longlong],
-) -> cython.int:
+def _check(src, size, t, rows, rules, state):
     """`AppendInfo.check` from row state[0] and byte state[1] on; both end at the batch that was refused."""
     p: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, state[1])
     i: cython.Py_ssize_t
@@ -485,19 +609,17 @@ def _check(
             return -41
         if size - p < 61 or src[p + 16] != 2:
             return -31
-        length = _number(src, p + 8, 4) + 12
+        length = get32(src, p + 8) + 12
         if length < 61 or length > size - p:
             return -31
         if length > rules[0]:
             state[3] = length
             return -32
-        attributes = _number(src, p + 21, 2)
-        delta = _number(src, p + 23, 4)
-        count = _number(src, p + 57, 4)
-        crc = _checksum(src, p + 21, p + cython.cast(cython.Py_ssize_t, length))
-        stored = _number(src, p + 17, 4)
-        if stored < 0:
-            stored += TWO_32
+        attributes = get16(src, p + 21)
+        delta = get32(src, p + 23)
+        count = get32(src, p + 57)
+        crc = crc_of(src, p + 21, p + cython.cast(cython.Py_ssize_t, length))
+        stored = get_u32(src, p + 17)
         if crc != stored or attributes & 7 > 4 or delta < 0 or count < 0:
             return -31
         if count != delta + 1:
@@ -515,15 +637,15 @@ def _check(
         t[i + 2] = 0
         t[i + 3] = delta
         t[i + 4] = count
-        t[i + 5] = _number(src, p + 12, 4)
+        t[i + 5] = get32(src, p + 12)
         t[i + 6] = attributes
         t[i + 7] = crc
-        t[i + 8] = _number(src, p + 27, 8)
-        t[i + 9] = _number(src, p + 35, 8)
+        t[i + 8] = get64(src, p + 27)
+        t[i + 9] = get64(src, p + 35)
         t[i + 10] = -1
-        t[i + 11] = _number(src, p + 43, 8)
-        t[i + 12] = _number(src, p + 51, 2)
-        t[i + 13] = _number(src, p + 53, 4)
+        t[i + 11] = get64(src, p + 43)
+        t[i + 12] = get16(src, p + 51)
+        t[i + 13] = get32(src, p + 53)
         if t[i + 11] >= 0:
             state[5] += 1
             if rules[2] and t[i + 13] < 0:
@@ -546,17 +668,7 @@ def _check(
     return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _walk(
-    src: cython.pointer[cython.const[cython.uchar]],
-    p: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    t: cython.pointer[cython.longlong],
-    rules: cython.pointer[cython.longlong],
-    state: cython.pointer[cython.longlong],
-) -> cython.int:
+def _walk(src, p, end, t, rules, state):
     """Check the records in src[p:end] of the batch at ``t``; fill in its least and largest timestamp."""
     f = cython.declare(cython.longlong[9])
     n: cython.longlong = 0
@@ -594,57 +706,4 @@ def _walk(
     state[2] = -1
     t[9] = largest
     t[10] = least
-    return 0
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _number(
-    src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, width: cython.int
-) -> cython.longlong:
-    """The signed big-endian number of 2, 4 or 8 bytes at ``p``."""
-    if cython.compiled:
-        if width == 8:
-            return cython.cast(cython.longlong, stratalog_be64(src + p))
-        if width == 4:
-            return cython.cast(cython.int, stratalog_be32(src + p))
-        return cython.cast(cython.short, (src[p] << 8) | src[p + 1])
-    return int.from_bytes(src[p : p + width], "big", signed=True)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _checksum(
-    src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, end: cython.Py_ssize_t
-) -> cython.longlong:
-    if cython.compiled:
-        return stratalog_crc(0, src + p, end - p)
-    return _package_crc32c(src[p:end])
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put64(src: cython.pointer[cython.uchar], p: cython.Py_ssize_t, value: cython.longlong) -> cython.int:
-    if cython.compiled:
-        stratalog_put64(src + p, value)
-    else:
-        src[p : p + 8] = (value & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "big")
-    return 0
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put32(src: cython.pointer[cython.uchar], p: cython.Py_ssize_t, value: cython.longlong) -> cython.int:
-    if cython.compiled:
-        stratalog_put32(src + p, value)
-    else:
-        src[p : p + 4] = (value & 0xFFFFFFFF).to_bytes(4, "big")
     return 0

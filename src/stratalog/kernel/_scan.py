@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 # cython: freethreading_compatible=True
+# mypy: ignore-errors
 """Batch headers: found, checked and put in a table; indexed.
 
-The table is int64, ``WIDTH`` numbers a batch, columns ``POSITION`` … ``BASE_SEQUENCE``. Nothing here looks
-inside a batch's records. One source, compiled by Cython or run as it is; every read is checked against
-the end of the buffer first, whatever the bytes say.
+The table is int64, 14 numbers a batch, columns as in `format.batch.BatchHeader`. Nothing here looks inside a
+batch's records. Every read is checked against the end of the buffer first, whatever the bytes say.
 
     0         8       12       16    17   21          23               27              35
     baseOffset length  epoch    magic crc  attributes  lastOffsetDelta  baseTimestamp   maxTimestamp
@@ -13,79 +13,15 @@ the end of the buffer first, whatever the bytes say.
 """
 
 import cython
+from cython.cimports.stratalog.kernel.native import crc_of, get16, get32, get64, get_u32, native_init
 
-if cython.compiled:
-    from cython.cimports.stratalog.kernel.native import (
-        stratalog_be32,
-        stratalog_be64,
-        stratalog_crc,
-        stratalog_native_init,
-    )
+native_init()
 
-    stratalog_native_init()
-else:
-    from crc32c import crc32c as _package_crc32c
-
-HEADER_SIZE = 61
-WIDTH = 14
 # so that no last offset leaves 63 bits
 HIGHEST_BASE = cython.declare(cython.longlong, 0x7FFFFFFF00000000)
 
-# Why a scan stopped. From LENGTH on: the batch at the end position is wrong, and how.
-END, PARTIAL, ZERO, FULL = 0, 1, 2, 3
-LENGTH, MAGIC, CODEC, BASE_OFFSET, LAST_OFFSET, COUNT, GAP, ORDER, CRC = 10, 11, 12, 13, 14, 15, 16, 17, 18
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _i64(src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t) -> cython.longlong:
-    if cython.compiled:
-        return cython.cast(cython.longlong, stratalog_be64(src + p))
-    return int.from_bytes(src[p : p + 8], "big", signed=True)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _i32(src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t) -> cython.int:
-    if cython.compiled:
-        return cython.cast(cython.int, stratalog_be32(src + p))
-    return int.from_bytes(src[p : p + 4], "big", signed=True)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _u32(src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t) -> cython.longlong:
-    if cython.compiled:
-        return stratalog_be32(src + p)
-    return int.from_bytes(src[p : p + 4], "big")
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _i16(src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t) -> cython.longlong:
-    if cython.compiled:
-        return cython.cast(cython.short, (src[p] << 8) | src[p + 1])
-    return int.from_bytes(src[p : p + 2], "big", signed=True)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _checksum(
-    src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, end: cython.Py_ssize_t
-) -> cython.longlong:
-    if cython.compiled:
-        return stratalog_crc(0, src + p, end - p)
-    return _package_crc32c(src[p:end])
+# Why a scan stopped: 0 end, 1 partial, 2 zeros, 3 table full. From 10 on the batch at the end position is
+# wrong: 10 length, 11 magic, 12 codec, 13 base offset, 14 last offset, 15 count, 16 gap, 17 order, 18 CRC.
 
 
 def scan_batches(
@@ -153,7 +89,7 @@ def scan_batches(
                 code = 1
                 info[2] = 61
                 break
-            size = cython.cast(cython.longlong, _i32(src, p + 8)) + 12
+            size = get32(src, p + 8) + 12
             if size == 12:
                 code = 2
                 for i in range(min(61, end - p)):
@@ -176,10 +112,10 @@ def scan_batches(
                 code = 1
                 info[2] = 61
                 break
-            base = _i64(src, p)
-            attributes = _i16(src, p + 21)
-            delta = _i32(src, p + 23)
-            count = _i32(src, p + 57)
+            base = get64(src, p)
+            attributes = get16(src, p + 21)
+            delta = get32(src, p + 23)
+            count = get32(src, p + 57)
             if base < 0 or base > HIGHEST_BASE:
                 code = 13
                 info[4] = base
@@ -201,9 +137,9 @@ def scan_batches(
                 code = 1
                 info[2] = size
                 break
-            crc = _u32(src, p + 17)
+            crc = get_u32(src, p + 17)
             if check_crc:
-                info[5] = _checksum(src, p + 21, p + size)
+                info[5] = crc_of(src, p + 21, p + size)
                 if info[5] != crc:
                     code = 18
                     info[4] = crc
@@ -221,15 +157,15 @@ def scan_batches(
             out[i + 2] = base
             out[i + 3] = base + delta
             out[i + 4] = count
-            out[i + 5] = _i32(src, p + 12)
+            out[i + 5] = get32(src, p + 12)
             out[i + 6] = attributes
             out[i + 7] = crc
-            out[i + 8] = _i64(src, p + 27)
-            out[i + 9] = _i64(src, p + 35)
+            out[i + 8] = get64(src, p + 27)
+            out[i + 9] = get64(src, p + 35)
             out[i + 10] = -1
-            out[i + 11] = _i64(src, p + 43)
-            out[i + 12] = _i16(src, p + 51)
-            out[i + 13] = _i32(src, p + 53)
+            out[i + 11] = get64(src, p + 43)
+            out[i + 12] = get16(src, p + 51)
+            out[i + 13] = get32(src, p + 53)
             if not attributes & 0x20:
                 records += count
             if out[i + 11] >= 0:

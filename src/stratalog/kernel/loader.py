@@ -7,10 +7,11 @@ the ``cython`` module. Touches nothing but the import system.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -19,20 +20,36 @@ from types import ModuleType
 from stratalog.kernel import standin
 
 _HERE = Path(__file__).parent
+_C_MODULES = ("cpython.bytearray", "cpython.bytes", "cpython.unicode", "libc.string")
 _interpreted = False
 
 
 @contextmanager
 def _cython_standin() -> Iterator[None]:
-    before = sys.modules.get("cython")
-    sys.modules["cython"] = standin
+    """Let ``cython`` and ``cython.cimports.…`` be found without Cython while a source runs.
+
+    A cimport from a module of the kernel finds that module itself; native.pxd has its twin in native.py.
+    """
+    found: dict[str, ModuleType] = {"cython": standin}
+    found |= {f"cython.cimports.{name}": standin for name in _C_MODULES}
+    importlib.import_module(_full("native"))
+    for name, module in list(sys.modules.items()):
+        if name.startswith("stratalog.kernel"):
+            found[f"cython.cimports.{name}"] = module
+    before = {name: sys.modules.get(name) for name in found}
+    sys.modules.update(found)
     try:
         yield
     finally:
-        if before is None:
-            del sys.modules["cython"]
+        _restore(before)
+
+
+def _restore(before: Mapping[str, ModuleType | None]) -> None:
+    for name, module in before.items():
+        if module is not None:
+            sys.modules[name] = module
         else:
-            sys.modules["cython"] = before
+            sys.modules.pop(name, None)
 
 
 def _run_source(name: str, full: str) -> ModuleType:
@@ -63,11 +80,7 @@ def interpreted(*names: str) -> dict[str, ModuleType]:
     try:
         return {name: _run_source(name, _full(name)) for name in names}
     finally:
-        for full, module in before.items():
-            if module is not None:
-                sys.modules[full] = module
-            else:
-                sys.modules.pop(full, None)
+        _restore(before)
 
 
 def _full(name: str) -> str:

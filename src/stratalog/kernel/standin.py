@@ -24,8 +24,13 @@ class _Type:
 
 
 compiled = False
-uchar = char = int = uint = longlong = ulonglong = Py_ssize_t = size_t = bint = const = pointer = _Type()
-p_char = p_uchar = p_void = short = ushort = _Type()
+
+
+def __getattr__(name: str) -> _Type:
+    """Return a C type, or a C function that only the compiled kernel calls."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return _Type()
 
 
 def cfunc(function: T) -> T:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratalog.kernel._keys import KeyMap
+from stratalog.kernel import KeyMap
 from stratalog.log import names
 from stratalog.log.check.verify import verify_partition
 from stratalog.log.clean import compact

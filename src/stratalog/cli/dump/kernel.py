@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from array import array
 
+from stratalog.kernel import _dump
 from stratalog.kernel import dump_slots as at
-from stratalog.kernel.loader import prepare
-
-compiled: bool = prepare("_dump_read", "_dump")
-
-from stratalog.kernel import _dump, _dump_read  # noqa: E402 - only after prepare()
 
 #: offset, timestamp, sequence, key, value, headers (name, value)
 RawRecord = tuple[int, int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
@@ -50,10 +46,10 @@ def print_body(view: memoryview, out: memoryview, state: memoryview, gaps: Gaps)
 
 
 def read_header(view: memoryview, state: memoryview) -> int:
-    code: int = _dump_read.read_header(view, state)
+    code: int = _dump.read_header(view, state)
     return code
 
 
 def read_records(view: memoryview, state: memoryview, records: list[RawRecord] | None) -> int:
-    code: int = _dump_read.read_records(view, state, records)
+    code: int = _dump.read_records(view, state, records)
     return code

@@ -5,8 +5,7 @@
     produce      validate ready-made batches of network producers; change their codec
     encode       encode records and transaction markers as batches
     filter       filter batches for compaction and erasing
-    from_arrow   encode Arrow tables as batches
-    ../arrow     decode records to Arrow, and the schema
+    arrow        decode records to Arrow, encode Arrow tables as batches; the schema
 
 Pure functions over buffers; what a crash may leave of a batch is told by ``scan``.
 """
@@ -15,7 +14,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratalog.format.arrow import COLUMNS, decode_arrow, iter_arrow, schema_for
+from stratalog.format.batch.arrow import (
+    COLUMNS,
+    ArrowRows,
+    decode_arrow,
+    encode_arrow,
+    iter_arrow,
+    schema_for,
+)
 from stratalog.format.batch.decode import (
     MAX_BATCH_BYTES,
     decode_control,
@@ -33,25 +39,24 @@ from stratalog.format.batch.encode import (
     whole_crc,
     with_codec,
 )
-from stratalog.format.batch.from_arrow import ArrowRows, encode_arrow
 from stratalog.format.batch.header_scan import (
     HEADER_SIZE,
     LAYOUT,
     BatchHeader,
     IndexColumns,
-    IndexEntry,
     IndexState,
     Peek,
     Scan,
     Stop,
     find_magic,
     index_columns,
-    index_entries,
     peek,
     place,
+    read_field,
     scan,
     set_producer,
     size_of,
+    write_field,
 )
 from stratalog.format.batch.produce import headers, validate
 
@@ -64,7 +69,6 @@ __all__ = [
     "BatchHeader",
     "Encoded",
     "IndexColumns",
-    "IndexEntry",
     "IndexState",
     "Peek",
     "Scan",
@@ -81,11 +85,11 @@ __all__ = [
     "find_magic",
     "headers",
     "index_columns",
-    "index_entries",
     "iter_arrow",
     "measure",
     "peek",
     "place",
+    "read_field",
     "scan",
     "schema_for",
     "set_producer",
@@ -94,6 +98,7 @@ __all__ = [
     "validate",
     "whole_crc",
     "with_codec",
+    "write_field",
 ]
 
 

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from stratalog import kernel
 from stratalog.errors import InvalidRecordError, RecordTooLargeError
 from stratalog.format import codecs
-from stratalog.format.batch.header_scan import HEADER_SIZE, Buffer
+from stratalog.format.batch.header_scan import HEADER_SIZE, Buffer, read_field, write_field
 from stratalog.model import LOG_APPEND_TIME, Record
 
 _CRC_FROM = 21
@@ -42,7 +42,7 @@ class Encoded(NamedTuple):
 def whole_crc(data: Buffer) -> int:
     """The CRC-32C of a whole batch, from the one it carries."""
     head = kernel.crc32c(data[:_CRC_FROM])
-    return kernel.crc32c_combine(head, int.from_bytes(data[17:21], "big"), len(data) - _CRC_FROM)
+    return kernel.crc32c_combine(head, read_field(data, "crc"), len(data) - _CRC_FROM)
 
 
 def batch_attributes(codec: int, timestamp_type: int, transactional: bool) -> int:
@@ -57,14 +57,12 @@ def with_codec(data: Buffer, codec: int, level: int | None) -> bytearray:
 
 def replace_body(data: Buffer, body: Buffer, codec: int) -> bytearray:
     """The header of ``data`` before other bytes of the same records; codec, length and CRC set to fit."""
-    view = memoryview(data)
     made = bytearray(HEADER_SIZE + len(body))
-    made[:HEADER_SIZE] = view[:HEADER_SIZE]
+    made[:HEADER_SIZE] = memoryview(data)[:HEADER_SIZE]
     made[HEADER_SIZE:] = body
-    struct.pack_into(">i", made, 8, len(made) - 12)
-    attributes = int.from_bytes(view[21:23], "big", signed=True)
-    struct.pack_into(">h", made, 21, (attributes & ~7) | codec)
-    struct.pack_into(">I", made, 17, kernel.crc32c(memoryview(made)[_CRC_FROM:]))
+    write_field(made, "length", len(made) - 12)
+    write_field(made, "attributes", (read_field(made, "attributes") & ~7) | codec)
+    write_field(made, "crc", kernel.crc32c(memoryview(made)[_CRC_FROM:]))
     return made
 
 

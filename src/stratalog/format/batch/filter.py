@@ -58,7 +58,7 @@ from stratalog import kernel
 from stratalog.format import codecs
 from stratalog.format.batch.decode import MAX_BATCH_BYTES, decode_records, decompress, record_error
 from stratalog.format.batch.encode import replace_body
-from stratalog.format.batch.header_scan import HEADER_SIZE, WIDTH, Buffer, Scan, Stop, as_view
+from stratalog.format.batch.header_scan import HEADER_SIZE, WIDTH, Buffer, Scan, Stop, as_view, read_field
 from stratalog.kernel import DropSet, KeyMap
 from stratalog.model import saturated
 
@@ -108,7 +108,6 @@ class Filtered(NamedTuple):
     batches_in: int
     batches_out: int
     batches_rewritten: int
-    max_offset_read: int
 
     @property
     def unchanged(self) -> bool:
@@ -274,7 +273,6 @@ def filter_batches(
     del made[state[_ROWS] * WIDTH :]
     rows, size, records = state[_ROWS], state[_SIZE], state[_RECORDS_OUT]
     found = Scan(made, rows, size, Stop.END, "", 0, records, state[_LARGEST], state[_PRODUCERS] > 0)
-    newest = table[(last - 1) * WIDTH + 3] if batches_in else -1
     return Filtered(
         target,
         found,
@@ -285,7 +283,6 @@ def filter_batches(
         batches_in,
         rows,
         state[_REWRITES],
-        newest,
     )
 
 
@@ -313,8 +310,8 @@ def _describe(made: array[int], row: int, position: int, piece: memoryview | byt
     """Bring a row in line with the batch as it is written."""
     made[row * WIDTH] = position
     made[row * WIDTH + 1] = len(piece)
-    made[row * WIDTH + 6] = int.from_bytes(piece[21:23], "big", signed=True)
-    made[row * WIDTH + 7] = int.from_bytes(piece[17:21], "big")
+    made[row * WIDTH + 6] = read_field(piece, "attributes")
+    made[row * WIDTH + 7] = read_field(piece, "crc")
 
 
 def _mask(scan: Scan, mask: bytes | bytearray | None, name: str) -> bytes | bytearray:

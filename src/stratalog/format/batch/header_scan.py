@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from stratalog import kernel
+from stratalog.format.layout import Layout, make_struct
 
 Buffer = bytes | bytearray | memoryview
 
@@ -42,7 +43,7 @@ _NO_ROWS = array("q", bytes(8 * WIDTH * _FIRST_ROWS))
 _NO_INFO = array("q", (0, 0, 0, 0, 0, 0, 0, -1, 0))
 NEWEST_GUESS = 15  # a magic up to here is taken for a newer format, above it for garbage
 
-LAYOUT: tuple[tuple[str, str, int], ...] = (
+LAYOUT: Layout = (
     ("baseOffset", "int64", 8),
     ("length", "int32", 4),
     ("partitionLeaderEpoch", "int32", 4),
@@ -375,15 +376,6 @@ def _foreign_magic(view: memoryview, position: int, end: int, magic: int, size: 
     return Stop.UNSUPPORTED, f"message format {magic} is older than this library reads", 0
 
 
-class IndexEntry(NamedTuple):
-    """A batch to be indexed: by its last offset and its position, and the largest timestamp up to it."""
-
-    last_offset: int
-    position: int
-    max_timestamp: int
-    offset_of_max_timestamp: int
-
-
 class IndexState:
     """What Kafka's LogSegment remembers between appends."""
 
@@ -407,37 +399,16 @@ class IndexState:
         """The last offset of the first batch that holds the largest timestamp."""
         return self._numbers[2]
 
-    def add(
-        self, size: int, position: int, last_offset: int, max_timestamp: int, interval_bytes: int
-    ) -> IndexEntry | None:
-        """The rule for one batch: the entry to write for it, if any."""
-        numbers = self._numbers
-        if max_timestamp > numbers[1]:
-            numbers[1] = max_timestamp
-            numbers[2] = last_offset
-        entry = None
-        if numbers[0] > interval_bytes:
-            entry = IndexEntry(last_offset, position, numbers[1], numbers[2])
-            numbers[0] = 0
-        numbers[0] += size
-        return entry
-
 
 class IndexColumns(NamedTuple):
-    """Index entries in columns, as long as each other: see `IndexEntry` for what they are."""
+    """Index entries in columns: for each, a batch by its last offset and position, and the largest timestamp
+    up to it with the last offset of the first batch that holds it.
+    """
 
     last_offsets: array[int]
     positions: array[int]
     max_timestamps: array[int]
     offsets_of_max_timestamp: array[int]
-
-
-def index_entries(
-    scan: Scan, *, interval_bytes: int, state: IndexState, base_position: int = 0
-) -> list[IndexEntry]:
-    """`index_columns`, entry by entry."""
-    columns = index_columns(scan, interval_bytes=interval_bytes, state=state, base_position=base_position)
-    return [IndexEntry(*row) for row in zip(*columns, strict=True)]
 
 
 def index_columns(
@@ -457,3 +428,22 @@ def index_columns(
     n = kernel.index_batches(table, scan.n, interval_bytes, base_position, state._numbers, out)
     del out[n * 4 :]
     return IndexColumns(out[0::4], out[1::4], out[2::4], out[3::4])
+
+
+_FIELDS = {
+    field[0]: (make_struct((field,)), sum(size for _, _, size in LAYOUT[:i]))
+    for i, field in enumerate(LAYOUT)
+}
+
+
+def read_field(batch: Buffer, name: str, position: int = 0) -> int:
+    """Return a header field, by its name in `LAYOUT`, of the batch at ``position`` of a buffer."""
+    field, at = _FIELDS[name]
+    value: int = field.unpack_from(batch, position + at)[0]
+    return value
+
+
+def write_field(batch: bytearray | memoryview, name: str, value: int, position: int = 0) -> None:
+    """Change a header field of the batch at ``position``. From ``attributes`` on the CRC covers it."""
+    field, at = _FIELDS[name]
+    field.pack_into(batch, position + at, value)

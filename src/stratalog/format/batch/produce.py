@@ -13,7 +13,7 @@ from stratalog.errors import CorruptionError, InvalidRecordError, RecordTooLarge
 from stratalog.format import codecs
 from stratalog.format.batch.decode import MAX_BATCH_BYTES, REASONS
 from stratalog.format.batch.encode import replace_body
-from stratalog.format.batch.header_scan import HEADER_SIZE, BatchHeader, Stop, scan
+from stratalog.format.batch.header_scan import HEADER_SIZE, BatchHeader, Stop, read_field, scan
 from stratalog.kernel import AppendInfo
 
 MIN_TIMESTAMP, MAX_TIMESTAMP = -(2**63), 2**63 - 1
@@ -100,7 +100,7 @@ def _unpack(
                 _refuse(info, data, code, max_bytes)
         if codec is not None and header.codec != codec:
             whole = replace_body(whole, codecs.compress(codec, body, level) if codec else body, codec)
-            attributes, crc = attributes & ~7 | codec, int.from_bytes(whole[17:21], "big")
+            attributes, crc = attributes & ~7 | codec, read_field(whole, "crc")
             changed = True
             if len(whole) > max_bytes:
                 raise RecordTooLargeError(

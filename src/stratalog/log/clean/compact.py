@@ -33,7 +33,7 @@ from stratalog.format import producer_snapshot
 from stratalog.format.batch.filter import Filtered, build
 from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.kernel._keys import KeyMap
+from stratalog.kernel import KeyMap
 from stratalog.log.check.damage import Damage
 from stratalog.log.clean.rewriting import (
     DamagedSegmentError,

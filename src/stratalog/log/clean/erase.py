@@ -25,7 +25,7 @@ from stratalog.format.batch.filter import Filtered, filter_batches
 from stratalog.format.keyindex import KeyIndexReader
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import FileSystem
-from stratalog.kernel._keys import DropSet
+from stratalog.kernel import DropSet
 from stratalog.log.check.damage import Damage
 from stratalog.log.clean.rewriting import (
     DamagedSegmentError,

@@ -31,7 +31,7 @@ from stratalog.format.batch.filter import (
 )
 from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.kernel._keys import KeyMap
+from stratalog.kernel import KeyMap
 from stratalog.log.read.chunks import Chunk
 from stratalog.log.segment.segment import Segment
 

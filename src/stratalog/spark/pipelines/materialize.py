@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 
 from stratalog.config.units import parse_time
 from stratalog.errors import ConfigError, InvalidArgumentError
-from stratalog.format.arrow import schema_for
+from stratalog.format.batch.arrow import schema_for
 from stratalog.format.metadata import id_to_text
 from stratalog.log.read.reader import Isolation, check_isolation
 from stratalog.spark.logs import opened

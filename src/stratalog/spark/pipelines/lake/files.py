@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stratalog.format import arrow
+from stratalog.format.batch import arrow
 from stratalog.spark.pipelines.lake.places import told
 
 ROW_GROUP_BYTES = 32 << 20

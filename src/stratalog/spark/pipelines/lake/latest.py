@@ -24,11 +24,11 @@ import pyarrow.parquet as pq
 from stratalog import kernel
 from stratalog.errors import ConfigError
 from stratalog.format import batch as batches
-from stratalog.format.arrow import decode_arrow
 from stratalog.format.batch import Scan
+from stratalog.format.batch.arrow import decode_arrow
 from stratalog.format.batch.filter import DISCARD, build, filter_batches
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.kernel._keys import KeyMap
+from stratalog.kernel import KeyMap
 from stratalog.log.read.chunks import FULL_CHUNK, Chunk
 from stratalog.log.read.reader import Isolation, LogView, aborted_rows, iter_chunks
 from stratalog.spark.logs import opened

@@ -1,4 +1,4 @@
-# The C side of _producer.py, which _produce.py calls.
+# The C types of _produce.py.
 cdef class Producer:
     cdef public long long epoch
     cdef public long long coordinator_epoch
@@ -20,3 +20,10 @@ cdef class Producer:
     cdef int enter(self, long long epoch) noexcept
 
 cdef long long last_sequence_of(long long sequence, long long increment) noexcept nogil
+cdef int _check(
+    const unsigned char *src, Py_ssize_t size, long long *t, Py_ssize_t rows, long long *rules,
+    long long *state
+) noexcept nogil
+cdef int _walk(
+    const unsigned char *src, Py_ssize_t p, Py_ssize_t end, long long *t, long long *rules, long long *state
+) noexcept nogil

@@ -1,9 +1,0 @@
-# What the other kernel modules call in _record.py.
-cdef (unsigned long long, Py_ssize_t) read_varint(
-    const unsigned char *src, Py_ssize_t p, Py_ssize_t end, int longest
-) noexcept nogil
-cdef Py_ssize_t read_record(
-    const unsigned char *src, Py_ssize_t p, Py_ssize_t end, long long *f, long long base_timestamp
-) noexcept nogil
-cdef bint wanted(const long long *table, Py_ssize_t i, const long long *bounds) noexcept nogil
-cdef Py_ssize_t body_end(const long long *table, Py_ssize_t i, Py_ssize_t body, Py_ssize_t size) noexcept nogil

@@ -1,1 +1,0 @@
-# Nothing here is called from Python: see _rewrite.pxd.
