@@ -12,7 +12,7 @@ from stratalog.cli.pipelines.common import Run, pipeline_command
 from stratalog.cli.session import TopicsOption, parse_pairs
 
 if TYPE_CHECKING:
-    from stratalog.spark.pipelines.result import PipelineResult
+    from stratalog.spark.pipelines import PipelineResult
 
 _DURATION, _SHARE = "TIME", "SHARE"
 

@@ -13,7 +13,7 @@ from stratalog.cli.steps import compactions_table
 from stratalog.config.units import format_bytes
 
 if TYPE_CHECKING:
-    from stratalog.spark.pipelines.result import PipelineResult
+    from stratalog.spark.pipelines import PipelineResult
 
 PreviewOption = Annotated[bool, typer.Option("--preview", "-n", help="Only show what would be compacted.")]
 ForceOption = Annotated[

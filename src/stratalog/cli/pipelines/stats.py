@@ -14,7 +14,7 @@ from stratalog.cli.session import TopicsOption
 from stratalog.config.units import format_bytes
 
 if TYPE_CHECKING:
-    from stratalog.spark.pipelines.result import PipelineResult
+    from stratalog.spark.pipelines import PipelineResult
 
 
 @pipeline_command

@@ -11,7 +11,7 @@ from stratalog.cli.session import PartitionOption, TopicsOption
 from stratalog.log.check.damage import UNKNOWN, Damage
 
 if TYPE_CHECKING:
-    from stratalog.spark.pipelines.result import PipelineResult
+    from stratalog.spark.pipelines import PipelineResult
 
 
 @pipeline_command
