@@ -49,9 +49,7 @@ def test_a_topic_that_was_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         [each for part in parts for each in strict.read(part)]
     for _ in range(20):
         assert kind.latestOffset(travelled(end), ReadAllAvailable()) == end
-    said = [
-        each for each in caplog.messages if each.startswith("data loss: orders-0: the partition is gone")
-    ]
+    said = [each for each in caplog.messages if each.startswith("data loss: orders-0: the partition is gone")]
     assert len(said) == 1, "once, however often it is asked"
     assert kind.partitions(start, end) == []
     assert [each for part in parts for each in kind.read(part)] == []

@@ -1,13 +1,12 @@
 """``ingest``: files, or any DataFrame, into a topic, exactly once.
 
-Key, value, timestamp, partition and headers are SQL expressions over the columns of the input; partitions
-are those the Java client would choose. A row that cannot be read, or makes no record the topic takes,
-becomes a dead letter and does not hold up the others.
+Key, value, timestamp, partition and headers are SQL expressions over the columns of the input; partitions are
+those the Java client would choose. A row that cannot be read, or makes no record the topic takes, becomes a
+dead letter and does not hold up the others.
 
-Files are taken whole, a batch of them in each commit; the same commit notes down which (see `ledger`). So
-a run that died half way is gone on with, and a later run takes only the files that are new, however they
-are named on the command line. Within a commit, and from commit to commit, records come in the order of
-the files' names.
+Files are taken whole, a batch of them in each commit; the same commit notes which (see `pipeline_offsets`).
+So a run that died half way is continued, and a later run takes only new files, however they are named on the
+command line. Within a commit, and from commit to commit, records come in the order of the files' names.
 """
 
 from __future__ import annotations
@@ -25,21 +24,8 @@ from typing import TYPE_CHECKING, Literal
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import functions as sql
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    DateType,
-    IntegralType,
-    MapType,
-    NullType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VariantType,
-)
+from pyspark.sql import types
+from pyspark.sql.types import StringType, StructField, StructType
 
 from stratalog.config.units import format_bytes
 from stratalog.errors import ConfigError, CorruptionError, InvalidRecordError, NotFoundError
@@ -63,11 +49,9 @@ if TYPE_CHECKING:
 
 # -- files -------------------------------------------------------------------------------------------
 #
-# The files of an ingest: which there are, and their rows as a frame with what is needed to tell of bad ones.
-#
-# Files are found by Spark, so whatever it can read can be ingested: local paths, ``s3a://``, ``hdfs://``;
-# names, patterns and directories, which are searched through. Names that begin with ``_`` or ``.`` are
-# passed over: write a file under such a name and rename it when it is complete.
+# Spark finds the files, so everything it can read can be ingested: local paths, ``s3a://``, ``hdfs://``;
+# names, patterns and directories, which are searched recursively. Names that begin with ``_`` or ``.`` are
+# skipped: write a file under such a name and rename it when it is complete.
 
 
 FORMATS = ("json", "csv", "parquet")
@@ -87,7 +71,7 @@ _GLOB = re.compile(r"([\\*?\[\]{}])")
 
 @dataclass(frozen=True, order=True)
 class File:
-    """One file, as Spark lists it. ``url`` is what the ledger and dead letters call it."""
+    """One file, as Spark lists it. ``url`` names it in `pipeline_offsets` and dead letters."""
 
     url: str
     path: str
@@ -99,9 +83,9 @@ class File:
 
 
 def find_files(spark: SparkSession, names: Sequence[str]) -> list[File]:
-    """Every file behind these names, sorted; NotFoundError when a name leads nowhere."""
+    """Return every file that matches these names, sorted; raise NotFoundError if a name matches none."""
     if not names:
-        raise ConfigError("no files: name files, patterns or directories")
+        raise ConfigError("no files given: pass files, patterns or directories")
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     try:
         rows = (
@@ -117,18 +101,20 @@ def find_files(spark: SparkSession, names: Sequence[str]) -> list[File]:
 
 
 def format_of(files: Sequence[File]) -> str:
-    """What the files' names say they are; ConfigError when they say nothing, or not the same."""
+    """Return the format by the files' names; raise ConfigError if they have none, or several."""
     found = set()
     for file in files:
         match = _SUFFIX.search(file.path)
         kind = _EXTENSIONS.get(match[1].lower()) if match else None
         if kind is None:
             raise ConfigError(
-                f"the name of {file.path} does not say what it is; give the format: {', '.join(FORMATS)}"
+                f"the name of {file.path} does not tell its format; pass the format: {', '.join(FORMATS)}"
             )
         found.add(kind)
     if len(found) > 1:
-        raise ConfigError(f"files of more than one kind ({', '.join(sorted(found))}); ingest one at a time")
+        raise ConfigError(
+            f"files of more than one format ({', '.join(sorted(found))}); ingest one format at a time"
+        )
     return found.pop()
 
 
@@ -141,8 +127,8 @@ class Input:
     options: Mapping[str, str]
 
     def read(self, spark: SparkSession, files: Sequence[File], *, columns: bool) -> DataFrame:
-        """Their rows, with `BAD`, `RAW`, `FILE` and `START`. ``columns`` False: nobody asks for any of
-        JSON's."""
+        """Return their rows, with `BAD`, `RAW`, `FILE` and `START`. ``columns`` False: none of JSON's columns
+        is used."""
         paths = [_GLOB.sub(r"\\\1", file.path) for file in files]
         if self.format == "json":
             rows = self._json(spark, paths, columns)
@@ -158,14 +144,14 @@ class Input:
         if self.schema is None and columns:
             inferred = spark.read.options(**self.options).option("columnNameOfCorruptRecord", BAD).json(paths)
             schema = StructType([each for each in inferred.schema.fields if each.name != BAD])
-        told = {**self.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
+        options = {**self.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
         text = {name: self.options[name] for name in ("lineSep", "encoding") if name in self.options}
         lines = spark.read.options(**text).text(paths)
         lines = lines.where(sql.length(sql.btrim("value", sql.lit(" \t\r\n"))) > 0)
         parsed = lines.select(
-            sql.from_json("value", StructType([*schema.fields, StructField(BAD, StringType())]), told).alias(
-                "__row"
-            ),
+            sql.from_json(
+                "value", StructType([*schema.fields, StructField(BAD, StringType())]), options
+            ).alias("__row"),
             sql.col("value").cast("binary").alias(RAW),
             sql.col("_metadata.file_path").alias(FILE),
             sql.col("_metadata.file_block_start").alias(START),
@@ -173,10 +159,10 @@ class Input:
         return parsed.select("__row.*", RAW, FILE, START)
 
     def _csv(self, spark: SparkSession, paths: list[str]) -> DataFrame:
-        said = {"header": "true", **self.options}
-        schema = self.schema or spark.read.options(**said).csv(paths[:1]).schema
+        options = {"header": "true", **self.options}
+        schema = self.schema or spark.read.options(**options).csv(paths[:1]).schema
         rows = (
-            spark.read.options(**said)
+            spark.read.options(**options)
             .schema(StructType([*schema.fields, StructField(BAD, StringType())]))
             .option("mode", "PERMISSIVE")
             .option("columnNameOfCorruptRecord", BAD)
@@ -199,7 +185,7 @@ class Input:
 
 
 def explain(reason: str, raw: bytes | None) -> str:
-    """Say more of a line that is no JSON; runs where the line is."""
+    """Add to the reason why a line is not JSON; runs in the tasks."""
     if reason != UNREADABLE["json"] or raw is None:
         return reason
     try:
@@ -210,13 +196,13 @@ def explain(reason: str, raw: bytes | None) -> str:
 
 
 def quoted(name: str) -> str:
-    """A column's name for SQL, whatever is in it."""
+    """Return a column's name quoted for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 @contextmanager
 def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Have the session's settings say this for a while."""
+    """Change the session's settings for the block."""
     before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in wanted}
     try:
         for name, value in wanted.items():
@@ -232,17 +218,18 @@ def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
 
 # -- rows --------------------------------------------------------------------------------------------
 #
-# Rows of any frame as records, by SQL expressions; those that give none keep their place and say why.
+# Rows of any frame as records, by SQL expressions; a row that gives none keeps its place and has a reason.
 
 
 LAST_MS = 253_402_300_799_999
-"""The end of the year 9999: what Spark can say of times."""
+"""The end of the year 9999, Spark's last time."""
 _HEADERS = "array<struct<key: string, value: binary>>"
+_TIMES = (types.TimestampType, types.TimestampNTZType, types.DateType, StringType, types.NullType)
 
 
 @dataclass(frozen=True)
 class Expressions:
-    """What of a row becomes what of a record, in Spark's SQL."""
+    """The parts of a record as expressions over a row, in Spark's SQL."""
 
     key: str | None = None
     value: str | None = None
@@ -257,13 +244,13 @@ class Expressions:
 
     @property
     def any(self) -> bool:
-        """Whether columns are asked for at all."""
+        """True if any column is used."""
         return bool(self.key or self.value or self.timestamp or self.partition or self.headers)
 
     def apply(self, rows: DataFrame, unreadable: str) -> DataFrame:
-        """The columns `commits.INPUT`; ConfigError names an expression that cannot be.
+        """Return rows with the columns `commits.INPUT`; raise ConfigError for an expression that is wrong.
 
-        Rows may have the columns of `ingest_files`; a frame of the user's has none of them.
+        Rows of files have `BAD`, `RAW`, `FILE` and `START`; a frame of the user's has none of them.
         """
         inner = (BAD, RAW, FILE, START)
         own = [name for name in rows.columns if name not in (*inner, *SHOWN)]
@@ -294,21 +281,21 @@ class Expressions:
     def _reason(self, unreadable: str) -> Column:
         reason = sql.when(sql.col("bad").isNotNull(), sql.lit(unreadable))
         if self.timestamp is not None:
-            told = f"the timestamp's expression {self.timestamp!r} gives no time from 1970 to 9999"
-            reason = reason.when(sql.col("timestamp").isNull(), sql.lit(told))
-        for name, said in (("key", self.key), ("value", self.value)):
-            if said is not None and name not in self.allow_null:
-                told = f"the {name}'s expression {said!r} gives null"
-                reason = reason.when(sql.col(name).isNull(), sql.lit(told))
+            why = f"the timestamp's expression {self.timestamp!r} gives no time from 1970 to 9999"
+            reason = reason.when(sql.col("timestamp").isNull(), sql.lit(why))
+        for name, text in (("key", self.key), ("value", self.value)):
+            if text is not None and name not in self.allow_null:
+                why = f"the {name}'s expression {text!r} gives null"
+                reason = reason.when(sql.col(name).isNull(), sql.lit(why))
         return reason
 
     def _bytes(self, rows: DataFrame, what: str, text: str) -> Column:
-        """A value as the serializers of its type would: text as UTF-8, anything with parts as JSON."""
+        """Return a value as bytes: text as UTF-8, structs, arrays and maps as JSON."""
         kind = _type_of(rows, what, text)
         found = sql.expr(text)
-        if isinstance(kind, BinaryType):
+        if isinstance(kind, types.BinaryType):
             return found
-        if isinstance(kind, (StructType, ArrayType, MapType, VariantType)):
+        if isinstance(kind, (StructType, types.ArrayType, types.MapType, types.VariantType)):
             found = sql.to_json(found)
         return found.cast("string").cast("binary")
 
@@ -316,10 +303,10 @@ class Expressions:
         if self.timestamp is None:
             return _none("timestamp")
         kind, found = _type_of(rows, "timestamp", self.timestamp), sql.expr(self.timestamp)
-        if isinstance(kind, IntegralType):
+        if isinstance(kind, types.IntegralType):
             found = found.cast("bigint")
             return sql.when(found.between(0, LAST_MS), sql.timestamp_millis(found))
-        if not isinstance(kind, (TimestampType, TimestampNTZType, DateType, StringType, NullType)):
+        if not isinstance(kind, _TIMES):
             raise ConfigError(
                 f"timestamp: the expression {self.timestamp!r} gives {kind.simpleString()}; expected a"
                 " timestamp, a date, ISO text or whole epoch milliseconds"
@@ -331,12 +318,12 @@ class Expressions:
         if self.partition is None:
             return _none("int")
         kind = _type_of(rows, "partition", self.partition)
-        if not isinstance(kind, (IntegralType, NullType)):
+        if not isinstance(kind, (types.IntegralType, types.NullType)):
             raise ConfigError(
                 f"partition: the expression {self.partition!r} gives {kind.simpleString()}; expected a whole"
                 " number"
             )
-        # One that is no int must stay a wrong one.
+        # A number that is no int must stay wrong.
         wide = sql.expr(self.partition).cast("bigint")
         return sql.when(wide.between(0, 2**31 - 1), wide.cast("int")).when(wide.isNotNull(), sql.lit(-1))
 
@@ -350,14 +337,14 @@ class Expressions:
         return sql.array(*pairs).cast(_HEADERS)
 
 
-def _type_of(rows: DataFrame, what: str, text: str) -> DataType:
+def _type_of(rows: DataFrame, what: str, text: str) -> types.DataType:
     try:
         return rows.select(sql.expr(text).alias("it")).schema["it"].dataType
     except (AnalysisException, ParseException) as error:
         first = str(error).strip().partition("\n")[0]
         names = [name for name in rows.columns if not name.startswith("__")]
         raise ConfigError(
-            f"{what}: the expression {text!r} cannot be: {first[:300]}; there are the columns"
+            f"{what}: the expression {text!r} is wrong: {first[:300]}; the columns are"
             f" {', '.join(names[:40]) or 'none'}"
         ) from None
 
@@ -474,7 +461,7 @@ def ingest(
 def _input(format: str, schema: str | StructType | None, options: Mapping[str, object] | None) -> Input:
     if format not in FORMATS:
         raise ConfigError(f"format: {format!r} is none of {', '.join(FORMATS)}")
-    columns: DataType | None = schema if isinstance(schema, StructType) else None
+    columns: types.DataType | None = schema if isinstance(schema, StructType) else None
     if isinstance(schema, str):
         try:
             columns = StructType.fromDDL(schema)
