@@ -1,8 +1,8 @@
-"""What Spark finds by itself: every installed module named ``pyspark_*`` that has a ``DefaultSource``.
+"""The module that Spark finds by itself: every installed ``pyspark_*`` module with a ``DefaultSource``.
 
-So ``format("stratalog")`` works in any session. Filters are pushed down only where the session allows it,
-which `stratalog.spark.register` and `stratalog.spark.session` see to; elsewhere whole topics are read, and
-it is said once.
+So ``format("stratalog")`` works in any session. Filters are pushed down only in sessions that
+`stratalog.spark.register` or `stratalog.spark.session` prepared; in others whole topics are read, with one
+warning.
 """
 
 from __future__ import annotations

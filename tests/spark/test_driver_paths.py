@@ -8,7 +8,7 @@ import pytest
 
 from stratalog import errors
 from stratalog.spark.options import parse_options
-from stratalog.spark.pipelines.places import place_options
+from stratalog.spark.pipelines.executors import place_options
 
 
 def test_spark_s_options_are_absolute_on_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,8 @@ from stratalog.cli.pipelines.run import Run, SparkLog
 from stratalog.cli.session import Session
 from stratalog.errors import ConfigError, CorruptionError, NotFoundError
 from stratalog.spark import pipelines
-from stratalog.spark.pipelines import NAMES, pipeline
-from stratalog.spark.pipelines.failures import is_unknown, ours
-from stratalog.spark.pipelines.result import PipelineResult
+from stratalog.spark.pipelines import NAMES, PipelineResult, pipeline
+from stratalog.spark.pipelines.executors import is_unknown, ours
 from tests.spark.direct import fill
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def test_every_pipeline_is_a_function_of_its_name() -> None:
-    with pytest.raises(ConfigError, match="there is no pipeline 'nope'"):
+    with pytest.raises(ConfigError, match="unknown pipeline .nope."):
         pipeline("nope")
     for name in NAMES:
         first, *others = inspect.signature(pipeline(name)).parameters.values()

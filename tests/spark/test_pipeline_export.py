@@ -17,7 +17,7 @@ import stratalog
 from stratalog import Record
 from stratalog.cli.app import app
 from stratalog.errors import ConfigError, CorruptionError, StoreError
-from stratalog.spark.pipelines import dead_letters
+from stratalog.spark.pipelines import commits
 from stratalog.spark.pipelines.export import TABLES, export
 from stratalog.spark.pipelines.lake.delta import DeltaOutput, committed_files
 from stratalog.spark.pipelines.lake.iceberg import IcebergOutput, catalog_of
@@ -98,7 +98,7 @@ def test_payloads_become_columns_and_dead_letters_are_sent_once(
 ) -> None:
     output = tmp_path / "out"
     said: dict[str, Any] = {"path": str(payments), "topics": "payments", "schema": SCHEMA, "table": table}
-    send = dead_letters.send
+    send = commits.send_dead_letters
 
     def fails(*_: Any, **__: Any) -> None:
         raise StoreError("the store is away")
@@ -108,10 +108,10 @@ def test_payloads_become_columns_and_dead_letters_are_sent_once(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(dead_letters, "send", fails)
+        broken.setattr(commits, "send_dead_letters", fails)
         with pytest.raises(StoreError, match="away"):
             export(spark, output=str(output), **said)
-        broken.setattr(dead_letters, "send", dies_after)
+        broken.setattr(commits, "send_dead_letters", dies_after)
         with pytest.raises(KeyboardInterrupt):  # sent, and dead before that could be noted
             export(spark, output=str(output), **said)
     done = export(spark, output=str(output), **said)  # the commit is made; the rest of it is made good

@@ -22,14 +22,14 @@ from stratalog.errors import ConfigError, OffsetOutOfRangeError, StoreError
 from stratalog.fs import RealFileSystem
 from stratalog.fs.memory import SimulatedCrash
 from stratalog.spark.logs import forget
+from stratalog.spark.pipelines import PipelineResult
 from stratalog.spark.pipelines import export as module
 from stratalog.spark.pipelines.executors import spread
 from stratalog.spark.pipelines.export import TABLES, export
-from stratalog.spark.pipelines.lake import delta, places
+from stratalog.spark.pipelines.lake import delta, files
 from stratalog.spark.pipelines.lake.delta import DeltaOutput, application, committed_files, storage_options
 from stratalog.spark.pipelines.lake.iceberg import IcebergOutput
 from stratalog.spark.pipelines.lake.parquet_files import ParquetFiles
-from stratalog.spark.pipelines.result import PipelineResult
 from tests.archive.s3 import environment, new_bucket, s3_server
 from tests.spark.exports import NEW_YEAR_MS, READERS, delta_rows, fill, log_rows, parquet_rows, table_rows
 from tests.spark.in_process import in_process
@@ -268,7 +268,7 @@ def test_a_run_that_dies_anywhere_is_made_good_by_the_next(
     run(log, base, table, topics="orders")
     fill(log, 2, count=9)
     wanted = log_rows(log, ["orders"])
-    monkeypatch.setattr(places, "RealFileSystem", Crashing)
+    monkeypatch.setattr(files, "RealFileSystem", Crashing)
     monkeypatch.setattr(delta, "RealFileSystem", Crashing)
     died = 0
     for at in itertools.count():
@@ -419,7 +419,7 @@ def test_an_output_that_is_something_else_is_told(tmp_path: Path) -> None:
     entry.write_text("nonsense")
     with pytest.raises(stratalog.errors.StorageError, match="out"):
         run(log, tmp_path / "out")
-    with pytest.raises(ConfigError, match="takes delta, iceberg, parquet"):
+    with pytest.raises(ConfigError, match="one of delta, iceberg, parquet"):
         run(log, tmp_path / "out", "hudi")
 
 

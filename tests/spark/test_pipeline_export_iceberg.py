@@ -12,11 +12,11 @@ from pyiceberg.table import Table
 
 from stratalog.errors import ConfigError, CorruptionError
 from stratalog.spark.logs import forget
+from stratalog.spark.pipelines import PipelineResult
 from stratalog.spark.pipelines import export as module
 from stratalog.spark.pipelines.executors import spread
 from stratalog.spark.pipelines.export import export
 from stratalog.spark.pipelines.lake.iceberg import END, IcebergOutput, catalog_of
-from stratalog.spark.pipelines.result import PipelineResult
 from tests.spark.exports import fill, log_rows, table_rows
 from tests.spark.in_process import in_process
 

@@ -13,11 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stratalog
-from stratalog.spark.pipelines.export import export
+from stratalog.spark.pipelines.export import export, tasks_of
 from stratalog.spark.pipelines.lake import files
-from stratalog.spark.pipelines.lake.files import NO_DATE, DateFiles, by_day, date_text
-from stratalog.spark.pipelines.lake.payload import Payload, decode
-from stratalog.spark.pipelines.lake.work import PlaceTarget, tasks_of
+from stratalog.spark.pipelines.lake.files import (
+    NO_DATE,
+    LocalPlace,
+    Payload,
+    by_day,
+    date_files,
+    date_text,
+    decode,
+)
 from stratalog.spark.planning import LogRange
 from stratalog.spark.schema import arrow_schema
 from tests.spark.in_process import in_process
@@ -131,9 +137,10 @@ def test_more_days_than_files_may_be_open(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(files, "ROW_GROUP_BYTES", 2000)
     monkeypatch.setattr(files, "BUFFERED_BYTES", 4000)
     times_ms = [(n * 7 % 11) * DAY + n for n in range(900)] + [300_000_000_000_000]
-    writing = DateFiles(PlaceTarget(str(tmp_path)), "00000-0", "t", compression="zstd", span=(7, 9))
+    writing = date_files(LocalPlace(str(tmp_path)), "00000-0", "t", compression="zstd", span=(7, 9))
     for at in range(0, len(times_ms), 50):
-        writing.add(records(times_ms[at : at + 50]))
+        for day, part in by_day(records(times_ms[at : at + 50])):
+            writing.add(day, part)
     made = writing.finish()
     rows = []
     for file in made:

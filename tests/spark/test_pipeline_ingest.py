@@ -19,11 +19,19 @@ from stratalog.errors import (
     NotFoundError,
     UnknownTopicError,
 )
-from stratalog.spark.pipelines import dead_letters
-from stratalog.spark.pipelines.admission import INPUT, Admit, Rules, rules_of
-from stratalog.spark.pipelines.commits import Tally
+from stratalog.spark.pipelines.commits import (
+    INPUT,
+    LONGEST_TEXT,
+    ROOM_BYTES,
+    Admit,
+    DeadLetters,
+    Rules,
+    Tally,
+    dead_letter_topic,
+    rules_of,
+)
 from stratalog.spark.pipelines.ingest import ingest
-from stratalog.spark.pipelines.ledger import TOPIC, Ledger, State
+from stratalog.spark.pipelines.pipeline_offsets import TOPIC, PipelineOffsets, State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +66,7 @@ def records(log: Path, topic: str) -> list[Record]:
 
 def letters(log: Path, topic: str) -> list[tuple[bytes | None, str, str]]:
     """What, why and where."""
-    found = records(log, dead_letters.topic_for(topic))
+    found = records(log, dead_letter_topic(topic))
     told = [dict(record.headers) for record in found]
     return [
         (record.value, (each["reason"] or b"").decode(), (each["where"] or b"").decode().rpartition("/")[2])
@@ -201,8 +209,8 @@ def test_a_commit_that_was_made_after_all_is_not_made_twice(
     how: dict[str, Any] = {"path": str(log), "topic": "t", "files": str(files)}
     assert ingest(spark, **how).counts["records"] == 10
     (files / "b.jsonl").write_text(lines(10, 10))
-    told, read = [State()], Ledger.read
-    monkeypatch.setattr(Ledger, "read", lambda self: told.pop() if told else read(self))
+    told, read = [State()], PipelineOffsets.read
+    monkeypatch.setattr(PipelineOffsets, "read", lambda self: told.pop() if told else read(self))
     done = ingest(spark, **how)
     assert not told
     assert (done.counts["files"], done.counts["records"]) == (1, 10)
@@ -234,14 +242,14 @@ def test_what_cannot_be_is_told_before_a_row_is_read(spark: SparkSession, log: P
     (files / "a.jsonl").write_text(lines(0, 1))
     how: dict[str, Any] = {"path": str(log), "topic": "t", "files": str(files), "schema": "id bigint"}
     for more, error, told in (
-        ({"key": "idd"}, ConfigError, "key: the expression 'idd' cannot be"),
-        ({"timestamp": "id > 3"}, ConfigError, "takes a timestamp"),
-        ({"partition": "'x'"}, ConfigError, "takes a whole number"),
+        ({"key": "idd"}, ConfigError, "key: the expression 'idd' is wrong"),
+        ({"timestamp": "id > 3"}, ConfigError, "expected a timestamp"),
+        ({"partition": "'x'"}, ConfigError, "expected a whole number"),
         ({"schema": "id what"}, ConfigError, "schema: "),
         ({"format": "xml"}, ConfigError, "none of json, csv, parquet"),
         ({"files": str(files / "nope")}, NotFoundError, "nope"),
         ({"topic": "nope"}, UnknownTopicError, "topic create nope"),
-        ({"allow_null": ["timestamp"]}, ConfigError, "takes key, value or both"),
+        ({"allow_null": ["timestamp"]}, ConfigError, "expected key, value or both"),
         ({"files": None}, ConfigError, "files or a frame"),
     ):
         with pytest.raises(error, match=told):
@@ -268,7 +276,7 @@ def admitted(rules: Rules, *rows: tuple[Any, ...]) -> tuple[list[Any], list[Any]
     )
     assert schema.names == list(INPUT)
     batch = pa.RecordBatch.from_pylist([dict(zip(INPUT, row, strict=True)) for row in rows], schema)
-    admit = Admit(rules, "dead", 60_000, "test", True)
+    admit = Admit(rules, DeadLetters("dead", "test", 60_000), True)
     found = [row for out in admit(iter([batch]), Tally()) for row in out.to_pylist()]
     return [row for row in found if row["topic"] != "dead"], [row for row in found if row["topic"] == "dead"]
 
@@ -308,9 +316,9 @@ def test_dead_letters_too_large_for_their_topic_are_cut() -> None:
             "where": ["w", None],
         }
     )
-    one, two = dead_letters.letters(rows, source="s", max_bytes=50_000).to_pylist()
+    one, two = DeadLetters("dead", "s", 50_000).records(rows, Tally()).to_pylist()
     told = {each["key"]: each["value"] for each in one["headers"]}
-    assert len(one["value"]) + dead_letters.ROOM_BYTES == 50_000
-    assert (told["truncated"], len(told["reason"])) == (b"100000", dead_letters.LONGEST_TEXT)
+    assert len(one["value"]) + ROOM_BYTES == 50_000
+    assert (told["truncated"], len(told["reason"])) == (b"100000", LONGEST_TEXT)
     assert two["value"] is None
     assert {each["key"] for each in two["headers"]} == {"reason", "source", "where"}

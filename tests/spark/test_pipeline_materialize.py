@@ -17,10 +17,10 @@ import stratalog
 from stratalog import Record, errors, kernel
 from stratalog.cli.app import app
 from stratalog.format import batch as batches
+from stratalog.spark.pipelines import PipelineResult
 from stratalog.spark.pipelines.export import export
 from stratalog.spark.pipelines.lake.delta import storage_options
 from stratalog.spark.pipelines.materialize import _Run, materialize, read
-from stratalog.spark.pipelines.result import PipelineResult
 from tests.archive.s3 import environment, new_bucket, s3_server
 from tests.spark.in_process import in_process
 
@@ -303,7 +303,7 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
         materialize(spark, **arguments)
         with pytest.raises(errors.ConfigError, match="table of another topic.*to begin anew"):
             materialize(spark, **{**arguments, "topic": "u"})
-        with pytest.raises(errors.ConfigError, match="takes one for each"):
+        with pytest.raises(errors.ConfigError, match="pass an offset for each"):
             materialize(spark, **arguments, as_of_offset=3)
         with pytest.raises(errors.OffsetOutOfRangeError, match="as of offset 99"):
             materialize(spark, **arguments, as_of_offset={0: 99})
@@ -328,7 +328,7 @@ def test_what_cannot_be_is_told(tmp_path: Path) -> None:
         for partition in range(2):
             topic.delete_records(partition, topic.log_end_offset(partition))
         topic.append_many([Record(b"x", b"k%d" % key) for key in range(20)])
-        with pytest.raises(errors.OffsetOutOfRangeError, match="are not there"):
+        with pytest.raises(errors.OffsetOutOfRangeError, match="are gone"):
             materialize(spark, **other)
         materialize(spark, **other, fail_on_data_loss=False)
         assert {row[0] for row in table(tmp_path / "other").values()} == {b"x"}

@@ -103,7 +103,7 @@ def test_a_replay_that_died_goes_on_with_what_was_pinned(
     with stratalog.open(log) as store:
         store.topic("in").append(b"after it was pinned", b"k0")
     done = replay(spark, batch_records=100, **how)
-    assert (done.counts["records"], done.notes) == (102, ("gone on with after part 2 of 3",))
+    assert (done.counts["records"], done.notes) == (102, ("continued after part 2 of 3",))
     assert content(records(log, "out")) == content(before)
     assert replay(spark, **how).counts["records"] == 0
     again = replay(spark, again=True, **how)
@@ -178,11 +178,11 @@ def test_from_an_archive_into_another_store(spark: SparkSession, log: Path, tmp_
 def test_what_cannot_be_replayed(spark: SparkSession, log: Path) -> None:
     how: dict[str, Any] = {"path": str(log), "topics": "in", "into": "out"}
     for more, told in (
-        ({"topics": None}, "say which"),
+        ({"topics": None}, "pass the topics"),
         ({"since": "someday"}, "since: 'someday'"),
         ({"path": None}, "to_path"),
-        ({"path": None, "to_path": str(log)}, "give path, archive or parquet"),
-        ({"starting_offsets": {"in": {"0": 1}}}, "says nothing of in-1"),
+        ({"path": None, "to_path": str(log)}, "pass path, archive or parquet"),
+        ({"starting_offsets": {"in": {"0": 1}}}, "no offset for in-1"),
         ({"isolation": "none"}, "isolation"),
     ):
         with pytest.raises(ConfigError, match=told):

@@ -15,8 +15,8 @@ from stratalog import Record, errors
 from stratalog.cli.app import app
 from stratalog.cli.check import damage_facts
 from stratalog.spark.logs import forget
+from stratalog.spark.pipelines import PipelineResult
 from stratalog.spark.pipelines import verify as module
-from stratalog.spark.pipelines.result import PipelineResult
 from stratalog.spark.pipelines.verify import verify
 from tests.log.swap_script import key_of
 from tests.log.test_swap import grow

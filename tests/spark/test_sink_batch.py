@@ -220,10 +220,10 @@ def schema_of(text: str) -> StructType:
     ("schema", "options", "told"),
     [
         ("key binary", {"topic": "t"}, "column 'value'"),
-        ("value double", {"topic": "t"}, "takes binary or string"),
+        ("value double", {"topic": "t"}, "expected binary or string"),
         ("value string, key int", {"topic": "t"}, "column 'key'"),
-        ("value string, partition bigint", {"topic": "t"}, "takes int"),
-        ("value string, timestamp string", {"topic": "t"}, "takes timestamp"),
+        ("value string, partition bigint", {"topic": "t"}, "expected int"),
+        ("value string, timestamp string", {"topic": "t"}, "expected timestamp"),
         (
             "value string, headers map<string,string>",
             {"topic": "t"},

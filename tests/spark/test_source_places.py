@@ -97,7 +97,7 @@ def test_an_archive_alone_whose_objects_are_replaced(tiered: Path, monkeypatch: 
             store.topic("orders").delete_records(partition, 25)
         store.retain()
         store.archive()
-    with pytest.raises(OffsetOutOfRangeError, match="offsets 0 to 24 are not there"):
+    with pytest.raises(OffsetOutOfRangeError, match="offsets 0 to 24 are gone"):
         [batch for part in parts for batch in made.read(part)]
     found = [row for part in parts for batch in kind.read(part) for row in batch.to_pylist()]
     assert offsets(found) == [(part, at) for part in (0, 1) for at in (25, 26, 27, 29)]

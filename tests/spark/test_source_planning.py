@@ -73,7 +73,7 @@ def test_ranges_tile_the_log(
 
 def test_offsets_that_are_not_there(tmp_path: Path) -> None:
     fill(tmp_path / "log", records=5)
-    with pytest.raises(stratalog.errors.OffsetOutOfRangeError, match="offsets 20 to 29 are not there"):
+    with pytest.raises(stratalog.errors.OffsetOutOfRangeError, match="offsets 20 to 29 are gone"):
         plan(tmp_path / "log", subscribe="orders", endingOffsets='{"orders": {"0": 30}}')
     kind: dict[str, Any] = {"endingOffsets": '{"orders": {"0": 30}}', "failOnDataLoss": "false"}
     assert len(rows(tmp_path / "log", subscribe="orders", **kind)) == 20

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 import stratalog
 from stratalog.errors import ConfigError, OffsetOutOfRangeError
 from stratalog.fs import RealFileSystem
-from stratalog.spark import limits
+from stratalog.spark import stream as limits
 from stratalog.spark.logs import forget
 from stratalog.spark.options import Limits
 from stratalog.spark.planning import Span
@@ -214,7 +214,7 @@ def test_what_is_gone(tmp_path: Path) -> None:
         store.topic("orders").delete_records(0, 7)
     forget()  # where a log begins is asked again after a second
     strict = stream(tmp_path / "log", startingOffsets="earliest")
-    with pytest.raises(OffsetOutOfRangeError, match="offsets 0 to 6 are not there.*\n.*'failOnDataLoss'"):
+    with pytest.raises(OffsetOutOfRangeError, match="offsets 0 to 6 are gone.*\n.*'failOnDataLoss'"):
         strict.partitions(start, end)
     kind = stream(tmp_path / "log", startingOffsets="earliest", failOnDataLoss="false")
     assert batch(kind, start, end) == [(0, at) for at in range(7, 20)]
@@ -240,9 +240,9 @@ def test_a_topic_made_anew(tmp_path: Path) -> None:
     [
         (
             {"endingOffsets": "latest"},
-            "option 'endingOffsets': a stream has no end, takes batch queries only",
+            "option 'endingOffsets': a stream has no end; expected a batch query",
         ),
-        ({"view": "batches"}, "option 'view': 'batches' cannot be streamed, takes batch queries only"),
+        ({"view": "batches"}, "option 'view': 'batches' cannot be streamed; expected a batch query"),
     ],
 )
 def test_what_a_stream_refuses(tmp_path: Path, options: dict[str, str], last_line: str) -> None:

@@ -11,8 +11,7 @@ import pytest
 
 import stratalog
 from stratalog.errors import ControlError, InvalidRecordError, RecordTooLargeError, UnknownTopicError
-from stratalog.spark.sink import Sink, Staged
-from stratalog.spark.staging import driver_of
+from stratalog.spark.sink import Sink, Staged, driver_of
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
     spark = stratalog.spark.session("local[*]")
     orders = spark.read.format("stratalog").option("subscribe", "orders").load("/data/log")
 
-`options` and `offsets` say what was asked for, `logs` where it is, `filters` and `planning` what of it,
-`reading` and `views` what the executors do, `source` and `stream` are the doors Spark calls. Knows the
-store, the log and the archive; only the command line and the demo know this room. Needs the extra
-``spark``.
+`source` and `stream` are what Spark calls to read, `sink` to write. `options` and `offsets` parse what the
+user asked for, `logs` opens it, `filters` and `planning` cut it into ranges, `reading` and `views` read those
+on the executors. Imports the store, the log and the archive; only the command line and the demo import this
+room. Needs the extra ``spark``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stratalog.spark.session import register, session
 from stratalog.spark.source import StratalogSource
 from stratalog.spark.workers import expect_hang_ups
 
-# Workers come by here before they read, and a query may stop before that.
+# Workers import this before they read, and a query may stop before that.
 expect_hang_ups()
 
 __all__ = ["StratalogSource", "register", "session"]

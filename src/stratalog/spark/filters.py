@@ -1,9 +1,9 @@
-"""Filters Spark pushes down, as bounds that rule out partitions, offsets and times before a byte is read.
+"""Filters that Spark pushes down, as bounds that rule out partitions, offsets and times before a byte is
+read.
 
-A filter that the bounds express exactly is taken; every other one is given back for Spark to evaluate,
-though it may still narrow the bounds. Timestamps in the log are milliseconds and literals arrive in
-microseconds: each operator rounds its own way, so that the bound admits exactly the milliseconds the
-operator does.
+A filter that the bounds express exactly is taken; every other one is returned for Spark to evaluate, though
+it may still narrow the bounds. Timestamps in the log are milliseconds and literals arrive in microseconds:
+each operator rounds its own way, so that the bound admits exactly the milliseconds the operator does.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _COMPARE: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 @dataclass
 class Bounds:
-    """What may still be wanted. Offsets [first_offset, end_offset), times [since_ms, until_ms)."""
+    """What may be wanted. Offsets [first_offset, end_offset), times [since_ms, until_ms)."""
 
     places: list[Filter] = field(default_factory=list)
-    """Filters on topic and partition, evaluated for every partition there is."""
+    """Filters on topic and partition, evaluated for every partition."""
     first_offset: int | None = None
     end_offset: int | None = None
     since_ms: int | None = None
@@ -61,14 +61,14 @@ class Bounds:
     nothing: bool = False
 
     def admits(self, topic: str, partition: int) -> bool:
-        """Whether a partition may hold wanted rows."""
+        """True if a partition may hold wanted rows."""
         if self.nothing:
             return False
         here = {"topic": topic, "partition": partition}
         return all(_holds(each, here) for each in self.places)
 
     def push(self, filters: Iterable[Filter], columns: Iterable[str] = _NEVER_NULL) -> Iterator[Filter]:
-        """Take what can be taken; yields what Spark must still evaluate."""
+        """Take what can be taken; yield what Spark must still evaluate."""
         known = tuple(columns)
         for each in filters:
             if not self._take(each, known):
@@ -107,47 +107,22 @@ class Bounds:
         values = list(value) if isinstance(inner, In) else [value]
         if not values or not all(type(one) is int for one in values):
             return False
-        match inner:
-            case EqualTo() | EqualNullSafe():
-                self._offsets(value, value + 1)
-            case In():
-                self._offsets(min(values), max(values) + 1)
-                return bool(max(values) - min(values) + 1 == len(set(values)))
-            case GreaterThan():
-                self._offsets(value + 1, None)
-            case GreaterThanOrEqual():
-                self._offsets(value, None)
-            case LessThan():
-                self._offsets(None, value)
-            case LessThanOrEqual():
-                self._offsets(None, value + 1)
-            case _:
-                return False
-        return True
+        interval = _interval(inner, [(one, one) for one in values])
+        if interval is None:
+            return False
+        self._offsets(*interval)
+        return not isinstance(inner, In) or max(values) - min(values) + 1 == len(set(values))
 
     def _take_time(self, inner: Filter, value: Any) -> bool:
         values = list(value) if isinstance(inner, In) else [value]
         if not values or not all(isinstance(one, dt.datetime) and one.tzinfo for one in values):
             return False
         at = [(one - _EPOCH) // _MICROSECOND for one in values]
-        first, last = min(at), max(at)
-        match inner:
-            case EqualTo() | EqualNullSafe():
-                self._times(_up(first), _down(first) + 1)
-            case In():
-                self._times(_up(first), _down(last) + 1)
-                return len(at) == 1
-            case GreaterThan():
-                self._times(_down(first) + 1, None)
-            case GreaterThanOrEqual():
-                self._times(_up(first), None)
-            case LessThan():
-                self._times(None, _up(first))
-            case LessThanOrEqual():
-                self._times(None, _down(first) + 1)
-            case _:
-                return False
-        return True
+        interval = _interval(inner, [(one // 1000, -(-one // 1000)) for one in at])
+        if interval is None:
+            return False
+        self._times(*interval)
+        return not isinstance(inner, In) or len(at) == 1
 
     def _offsets(self, first: int | None, end: int | None) -> None:
         self.first_offset = _larger(self.first_offset, first)
@@ -168,12 +143,22 @@ def _holds(each: Filter, here: dict[str, Any]) -> bool:
     return compare(here[column], getattr(each, "value"))  # noqa: B009
 
 
-def _down(microseconds: int) -> int:
-    return microseconds // 1000
-
-
-def _up(microseconds: int) -> int:
-    return -(-microseconds // 1000)
+def _interval(inner: Filter, values: list[tuple[int, int]]) -> tuple[int | None, int | None] | None:
+    """Return the bounds [first, end) of a comparison, given its values rounded down and up; None if it has
+    none."""
+    (down, up), last = min(values), max(values)[0]
+    match inner:
+        case EqualTo() | EqualNullSafe() | In():
+            return up, last + 1
+        case GreaterThan():
+            return down + 1, None
+        case GreaterThanOrEqual():
+            return up, None
+        case LessThan():
+            return None, up
+        case LessThanOrEqual():
+            return None, down + 1
+    return None
 
 
 def _larger(one: int | None, other: int | None) -> int | None:

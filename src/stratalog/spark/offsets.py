@@ -3,7 +3,7 @@
     earliest   latest                              {"orders": {"0": 23, "1": -2}}   (-2 earliest, -1 latest)
     -10m   2026-01-01T12:00:00Z   1767225600000    {"orders": {"0": 1767225600000}} (by timestamp)
 
-A `Position` is parsed once and says nothing of any log; `resolve` asks the log. Offsets in JSON have the
+A `Position` is parsed once and knows no log; `resolve` finds its offsets in one. Offsets in JSON have the
 shape of Spark's Kafka source. Touches the log only through what it is handed.
 """
 
@@ -26,26 +26,28 @@ Strategy = Literal["error", "latest"]
 
 EARLIEST = -2
 LATEST = -1
-_OFFSETS_TAKES = 'earliest, latest, a time (-10m, 2026-01-01T12:00:00Z) or JSON {"topic": {"0": 23, "1": -2}}'
-_TIME_TAKES = "epoch milliseconds, -10m or 2026-01-01T12:00:00Z"
-_TIMES_TAKES = 'JSON {"topic": {"0": 1767225600000}}'
+_OFFSETS_EXPECTED = (
+    'earliest, latest, a time (-10m, 2026-01-01T12:00:00Z) or JSON {"topic": {"0": 23, "1": -2}}'
+)
+_TIME_EXPECTED = "epoch milliseconds, -10m or 2026-01-01T12:00:00Z"
+_TIMES_EXPECTED = 'JSON {"topic": {"0": 1767225600000}}'
 _RELATIVE = re.compile(r"\s*(?:[-+]|now\s*\Z)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Position:
-    """One end of a read. ``option`` is how the user named it; ``text`` a time, resolved when planned."""
+    """One end of a read. ``option`` is the user's option; ``text`` a time, resolved when planned."""
 
     option: str
     kind: Kind
     offsets: Mapping[Pair, int] = field(default_factory=dict)
     text: str = ""
     strategy: Strategy = "latest"
-    """Where no record is at the time or later: an error, as Kafka's source has it, or the end."""
+    """If no record is at the time or later: an error, as in Kafka's source, or the end."""
 
 
 class Ends(Protocol):
-    """What resolving needs of the logs."""
+    """The part of the logs that `resolve` needs."""
 
     def start_offset(self, topic: str, partition: int) -> int: ...
 
@@ -56,9 +58,9 @@ class Ends(Protocol):
     ) -> int | None: ...
 
 
-def bad_option(option: str, said: str, takes: str) -> ConfigError:
-    """Every error about an option ends like this."""
-    return ConfigError(f"option '{option}': {said}, takes {takes}")
+def bad_option(option: str, problem: str, expected: str) -> ConfigError:
+    """Return the error for a wrong option; every one of them ends like this."""
+    return ConfigError(f"option '{option}': {problem}; expected {expected}")
 
 
 def parse_offsets_option(option: str, text: str) -> Position:
@@ -67,64 +69,64 @@ def parse_offsets_option(option: str, text: str) -> Position:
     if word in ("earliest", "latest"):
         return Position(option, "earliest" if word == "earliest" else "latest")
     if text.lstrip().startswith("{"):
-        offsets = _parse_json(option, text, _OFFSETS_TAKES)
+        offsets = _parse_json(option, text, _OFFSETS_EXPECTED)
         for (topic, partition), offset in offsets.items():
             if offset < EARLIEST:
                 raise bad_option(option, f"{topic}-{partition} has offset {offset}", "-2, -1 or 0 and more")
         return Position(option, "offsets", offsets)
     if re.fullmatch(r"\s*[-+]?[0-9]+\s*", text):
-        raise bad_option(option, f"{text!r} is a number without a topic", _OFFSETS_TAKES)
-    return _time(option, text, _OFFSETS_TAKES, "latest")
+        raise bad_option(option, f"{text!r} is a number without a topic", _OFFSETS_EXPECTED)
+    return _time(option, text, _OFFSETS_EXPECTED, "latest")
 
 
 def parse_time_option(option: str, text: str, strategy: Strategy) -> Position:
     """``startingTimestamp`` or ``endingTimestamp``."""
-    return _time(option, text, _TIME_TAKES, strategy)
+    return _time(option, text, _TIME_EXPECTED, strategy)
 
 
 def parse_times_option(option: str, text: str, strategy: Strategy) -> Position:
     """``startingOffsetsByTimestamp`` or ``endingOffsetsByTimestamp``."""
-    return Position(option, "times", _parse_json(option, text, _TIMES_TAKES), strategy=strategy)
+    return Position(option, "times", _parse_json(option, text, _TIMES_EXPECTED), strategy=strategy)
 
 
 def parse_assign(option: str, text: str) -> tuple[Pair, ...]:
     """``{"orders": [0, 1]}``"""
-    takes = 'JSON {"topic": [0, 1]}'
+    expected = 'JSON {"topic": [0, 1]}'
     try:
-        said = json.loads(text)
+        found = json.loads(text)
     except ValueError as error:
-        raise bad_option(option, f"{text!r} is not JSON ({error})", takes) from None
-    if not isinstance(said, dict) or not said:
-        raise bad_option(option, f"{text!r} names no partition", takes)
+        raise bad_option(option, f"{text!r} is not JSON ({error})", expected) from None
+    if not isinstance(found, dict) or not found:
+        raise bad_option(option, f"{text!r} names no partition", expected)
     pairs = []
-    for topic, numbers in said.items():
+    for topic, numbers in found.items():
         if not isinstance(numbers, list) or not all(_is_number(each) and each >= 0 for each in numbers):
-            raise bad_option(option, f"{numbers!r} is not a list of partitions", takes)
+            raise bad_option(option, f"{numbers!r} is not a list of partitions", expected)
         pairs += [(topic, number) for number in numbers]
     return tuple(sorted(set(pairs)))
 
 
-def _time(option: str, text: str, takes: str, strategy: Strategy) -> Position:
+def _time(option: str, text: str, expected: str, strategy: Strategy) -> Position:
     try:
         parse_time(text, 0)
     except InvalidArgumentError:
-        raise bad_option(option, f"{text!r} is none of them", takes) from None
+        raise bad_option(option, f"got {text!r}", expected) from None
     return Position(option, "time", text=text, strategy="latest" if _RELATIVE.match(text) else strategy)
 
 
-def _parse_json(option: str, text: str, takes: str) -> Offsets:
+def _parse_json(option: str, text: str, expected: str) -> Offsets:
     try:
         return parse_offsets(json.loads(text))
     except ValueError as error:
-        raise bad_option(option, f"{text!r} cannot be read ({error})", takes) from None
+        raise bad_option(option, f"{text!r} cannot be read ({error})", expected) from None
 
 
-def parse_offsets(said: object) -> Offsets:
-    """Offsets from JSON already read; ValueError says what is wrong. Keys with ``@`` are skipped."""
-    if not isinstance(said, dict):
+def parse_offsets(value: object) -> Offsets:
+    """Check offsets from parsed JSON; raise ValueError if they are wrong. Keys with ``@`` are skipped."""
+    if not isinstance(value, dict):
         raise ValueError("not an object")
     found: Offsets = {}
-    for topic, partitions in said.items():
+    for topic, partitions in value.items():
         if topic.startswith("@"):
             continue
         if not isinstance(partitions, dict):
@@ -137,7 +139,7 @@ def parse_offsets(said: object) -> Offsets:
 
 
 def format_offsets(offsets: Mapping[Pair, int]) -> dict[str, dict[str, int]]:
-    """Offsets for JSON, always in the same order: Spark compares the text."""
+    """Return offsets for JSON, always in the same order: Spark compares the text."""
     made: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         made.setdefault(topic, {})[str(partition)] = offset
@@ -153,9 +155,9 @@ def resolve(
     isolation: Isolation,
     now_ms: int,
 ) -> Offsets:
-    """The offset of every wanted partition; of all of ``pairs`` when None.
+    """Return the offset of every wanted partition; of all of ``pairs`` when None.
 
-    ConfigError when the position leaves one of ``pairs`` out or names one too many.
+    Raise ConfigError if the position leaves out one of ``pairs`` or names another.
     """
     every = sorted(pairs)
     if position.kind in ("offsets", "times"):
@@ -167,7 +169,7 @@ def resolve(
         case "latest":
             at = lambda pair: logs.end_offset(*pair, isolation)  # noqa: E731
         case "offsets":
-            at = lambda pair: _told(logs, pair, position.offsets[pair], isolation)  # noqa: E731
+            at = lambda pair: _named(logs, pair, position.offsets[pair], isolation)  # noqa: E731
         case "time":
             moment = parse_time(position.text, now_ms)
             at = lambda pair: _at_time(position, logs, pair, moment, isolation)  # noqa: E731
@@ -180,13 +182,15 @@ def _check_cover(position: Position, wanted: list[Pair]) -> None:
     named = position.offsets.keys()
     missing = [pair for pair in wanted if pair not in named]
     unknown = sorted(set(named) - set(wanted))
-    for pairs, said in ((missing, "says nothing of"), (unknown, "names, though it is not read:")):
+    for pairs, problem in ((missing, "no offset for"), (unknown, "not read, but named:")):
         if pairs:
             names = ", ".join(f"{topic}-{number}" for topic, number in pairs[:5])
-            raise bad_option(position.option, f"{said} {names}", "every partition that is read and no other")
+            raise bad_option(
+                position.option, f"{problem} {names}", "every partition that is read and no other"
+            )
 
 
-def _told(logs: Ends, pair: Pair, offset: int, isolation: Isolation) -> int:
+def _named(logs: Ends, pair: Pair, offset: int, isolation: Isolation) -> int:
     if offset == EARLIEST:
         return logs.start_offset(*pair)
     return logs.end_offset(*pair, isolation) if offset == LATEST else offset
@@ -204,7 +208,7 @@ def _at_time(position: Position, logs: Ends, pair: Pair, timestamp: int, isolati
         raise bad_option(
             position.option,
             f"no record of {pair[0]}-{pair[1]} is at {timestamp} or later",
-            "a time that the log reaches; startingOffsetsByTimestampStrategy=latest begins at its end",
+            "a time that the log reaches, or startingOffsetsByTimestampStrategy=latest to begin at its end",
         )
     return logs.end_offset(*pair, isolation)
 

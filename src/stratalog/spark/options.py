@@ -1,8 +1,8 @@
 """The options of the source, checked when ``load()`` is called.
 
-Names and meanings are those of Spark's Kafka source; names are case-insensitive there and here. What cannot
-mean anything without a broker (``kafka.*``, tuning of its consumers) is ignored with one warning; what nobody
-knows is an error, because a misspelt ``startingOffsets`` would read the wrong data. Touches no file.
+Names and meanings are those of Spark's Kafka source; names are case-insensitive there and here. An option
+that has no meaning without a broker (``kafka.*``, tuning of its consumers) is ignored with one warning; an
+unknown one is an error, because a misspelt ``startingOffsets`` would read the wrong data. Touches no file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -96,7 +96,7 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a micro-batch takes; None is no limit."""
+    """The limits of a micro-batch; None is no limit."""
 
     max_offsets: int | None = None
     min_offsets: int | None = None
@@ -110,7 +110,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Everything the user asked for, parsed. Picklable."""
+    """All options, parsed. Picklable."""
 
     where: Where
     subscription: Subscription
@@ -126,27 +126,27 @@ class SourceOptions:
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """Check every option; ConfigError's last line names the one that is wrong and what it takes."""
-    said = _Said(options)
-    said.check_names()
-    strategy = said.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
-    subscription = _subscription(said)
+    """Check every option; the last line of a ConfigError names the wrong one and what is expected."""
+    given = Given(options)
+    given.check_names()
+    strategy = given.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+    subscription = _subscription(given)
     return SourceOptions(
-        where=_where(said),
+        where=_where(given),
         subscription=subscription,
-        starting=_position(said, "starting", "latest" if strategy == "latest" else "error"),
-        ending=_position(said, "ending", "latest"),
-        fail_on_data_loss=said.flag("failOnDataLoss", True),
-        min_partitions=said.count("minPartitions"),
-        max_records_per_partition=said.count("maxRecordsPerPartition"),
-        include_headers=said.flag("includeHeaders", False),
-        isolation=_isolation(said),
-        view=_view(said),
-        limits=_limits(said),
+        starting=_position(given, "starting", "latest" if strategy == "latest" else "error"),
+        ending=_position(given, "ending", "latest"),
+        fail_on_data_loss=given.flag("failOnDataLoss", True),
+        min_partitions=given.count("minPartitions"),
+        max_records_per_partition=given.count("maxRecordsPerPartition"),
+        include_headers=given.flag("includeHeaders", False),
+        isolation=_isolation(given),
+        view=_view(given),
+        limits=_limits(given),
     )
 
 
-class _Said:
+class Given:
     """The options by their lower-case names."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -179,7 +179,7 @@ class _Said:
         if text is None:
             return default
         if text.strip().lower() not in ("true", "false"):
-            raise bad_option(name, f"{text!r} is neither", "true or false")
+            raise bad_option(name, f"got {text!r}", "true or false")
         return text.strip().lower() == "true"
 
     def count(self, name: str) -> int | None:
@@ -187,21 +187,28 @@ class _Said:
         if text is None:
             return None
         if not re.fullmatch(r"\s*[0-9]{1,18}\s*", text) or int(text) < 1:
-            raise bad_option(name, f"{text!r} is not one", "a whole number from 1 on")
+            raise bad_option(name, f"got {text!r}", "a whole number from 1 on")
         return int(text)
+
+    def parsed(self, name: str, parse: Callable[[str], int], expected: str) -> int | None:
+        text = self.get(name)
+        try:
+            return None if text is None else parse(text)
+        except InvalidArgumentError as error:
+            raise bad_option(name, str(error), expected) from None
 
     def choice(self, name: str, values: tuple[str, ...], default: str) -> str:
         text = self.get(name)
         if text is None:
             return default
         if text.strip().lower() not in values:
-            raise bad_option(name, f"{text!r} is none of them", " or ".join(values))
+            raise bad_option(name, f"got {text!r}", " or ".join(values))
         return text.strip().lower()
 
 
-def _where(said: _Said) -> Where:
+def _where(given: Given) -> Where:
     paths: list[str] = []
-    if (listed := said.get("paths")) is not None:
+    if (listed := given.get("paths")) is not None:
         try:
             paths = json.loads(listed)
         except ValueError:
@@ -212,19 +219,21 @@ def _where(said: _Said) -> Where:
             raise bad_option(
                 "paths", f"{listed!r} is not a list of texts", 'a list such as ["/data/a", "/data/b"]'
             )
-    if (one := said.get("path")) is not None:
+    if (one := given.get("path")) is not None:
         paths = [one, *paths]
     # The same directory by two names is one directory.
     named = {
         os.path.realpath(_local_path(each)): os.path.abspath(_local_path(each)) for each in reversed(paths)
     }
     unique = list(reversed(named.values()))
-    archive = absolute_url((said.get("archive") or "").strip())
+    archive = absolute_url((given.get("archive") or "").strip())
     if not unique and not archive:
-        takes = "one or several log directories, for example load('/data/log'); or the option 'archive' a URL"
-        raise bad_option("path", "nothing says where the log is", takes)
-    told = {name: value for name, value in said.items() if name.startswith(STORE_PREFIX)}
-    config = tuple((name, str(value)) for name, value in absolute_places(told).items())
+        expected = (
+            "one or several log directories such as load('/data/log'), or the option 'archive' with a URL"
+        )
+        raise bad_option("path", "no log given", expected)
+    settings = {name: value for name, value in given.items() if name.startswith(STORE_PREFIX)}
+    config = tuple((name, str(value)) for name, value in absolute_places(settings).items())
     if archive:
         config = (*(pair for pair in config if pair[0] != "log.archive.url"), ("log.archive.url", archive))
     try:
@@ -244,14 +253,14 @@ def _local_path(text: str) -> str:
     return text
 
 
-def _subscription(said: _Said) -> Subscription:
-    given = [name for name in SUBSCRIPTIONS if said.get(name) is not None]
-    if len(given) > 1:
-        raise bad_option(given[1], f"{given[0]} is given too", f"only one of {', '.join(SUBSCRIPTIONS)}")
-    if not given:
+def _subscription(given: Given) -> Subscription:
+    names = [name for name in SUBSCRIPTIONS if given.get(name) is not None]
+    if len(names) > 1:
+        raise bad_option(names[1], f"{names[0]} is given too", f"only one of {', '.join(SUBSCRIPTIONS)}")
+    if not names:
         return Subscription()
-    name = given[0]
-    text = said.get(name) or ""
+    name = names[0]
+    text = given.get(name) or ""
     if name == "assign":
         return Subscription(pairs=parse_assign(name, text))
     if name == "subscribePattern":
@@ -268,14 +277,14 @@ def _subscription(said: _Said) -> Subscription:
     return Subscription(topics=topics)
 
 
-def _position(said: _Said, side: str, strategy: Strategy) -> Position | None:
+def _position(given: Given, side: str, strategy: Strategy) -> Position | None:
     """By the precedence of Kafka's source: one timestamp, then timestamps, then offsets."""
     by_time, by_times, by_offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
-    if (text := said.get(by_time)) is not None:
+    if (text := given.get(by_time)) is not None:
         return parse_time_option(by_time, text, strategy)
-    if (text := said.get(by_times)) is not None:
+    if (text := given.get(by_times)) is not None:
         return parse_times_option(by_times, text, strategy)
-    if (text := said.get(by_offsets)) is None:
+    if (text := given.get(by_offsets)) is None:
         return None
     position = parse_offsets_option(by_offsets, text)
     if side == "ending" and position.kind == "earliest":
@@ -285,33 +294,28 @@ def _position(said: _Said, side: str, strategy: Strategy) -> Position | None:
     return position
 
 
-def _isolation(said: _Said) -> Isolation:
-    name = "isolationLevel" if said.get("isolationLevel") is not None else "kafka.isolation.level"
-    level = said.choice(name, ("read_uncommitted", "read_committed"), "read_uncommitted")
+def _isolation(given: Given) -> Isolation:
+    name = "isolationLevel" if given.get("isolationLevel") is not None else "kafka.isolation.level"
+    level = given.choice(name, ("read_uncommitted", "read_committed"), "read_uncommitted")
     return "read_committed" if level == "read_committed" else "read_uncommitted"
 
 
-def _view(said: _Said) -> View:
-    view = said.choice("view", ("records", "segments", "batches"), "records")
+def _view(given: Given) -> View:
+    view = given.choice("view", ("records", "segments", "batches"), "records")
     return "segments" if view == "segments" else "batches" if view == "batches" else "records"
 
 
-def _limits(said: _Said) -> Limits:
-    max_offsets, min_offsets = said.count("maxOffsetsPerTrigger"), said.count("minOffsetsPerTrigger")
+def _limits(given: Given) -> Limits:
+    max_offsets, min_offsets = given.count("maxOffsetsPerTrigger"), given.count("minOffsetsPerTrigger")
     if max_offsets is not None and min_offsets is not None and min_offsets > max_offsets:
         raise bad_option(
             "minOffsetsPerTrigger", f"{min_offsets} is more than maxOffsetsPerTrigger", "at most that"
         )
-    max_bytes, delay = said.get("maxBytesPerTrigger"), said.get("maxTriggerDelay")
-    limits = Limits(max_offsets, min_offsets)
-    try:
-        if max_bytes is not None:
-            limits = Limits(max_offsets, min_offsets, max(parse_bytes(max_bytes), 1))
-    except InvalidArgumentError as error:
-        raise bad_option("maxBytesPerTrigger", str(error), "a size such as 64MiB") from None
-    if delay is None:
-        return limits
-    try:
-        return Limits(max_offsets, min_offsets, limits.max_bytes, parse_duration_ms(delay))
-    except InvalidArgumentError as error:
-        raise bad_option("maxTriggerDelay", str(error), "a duration such as 15m") from None
+    max_bytes = given.parsed("maxBytesPerTrigger", parse_bytes, "a size such as 64MiB")
+    delay_ms = given.parsed("maxTriggerDelay", parse_duration_ms, "a duration such as 15m")
+    return Limits(
+        max_offsets,
+        min_offsets,
+        None if max_bytes is None else max(max_bytes, 1),
+        Limits.max_delay_ms if delay_ms is None else delay_ms,
+    )

@@ -1,43 +1,46 @@
 """What to read, cut into ranges of offsets: the input partitions of a query.
 
-An input partition is logical: topic, partition, first offset, pinned end. No file is named in it; whoever
-reads it looks for the files then, so compaction, archiving and retries never change its rows. Ranges are
-cut at offsets that seals and indexes know, at most 128 MB of log each; small ones share a task, because
-starting one costs more than reading them. Reads sidecars only, never a record.
+An input partition is logical: topic, partition, first offset, pinned end. It names no file; the reader looks
+for the files when it reads, so compaction, archiving and retries never change its rows. Ranges are cut at
+offsets that seals and indexes know, at most 128 MB of log each; small ones share a task, because starting one
+costs more than reading them. Reads sidecars only, never a record.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from stratalog.errors import OffsetOutOfRangeError, StratalogError, UnknownPartitionError, UnknownTopicError
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.reader import MAX_RELISTS, LogView, or_gone, segment_index
 from stratalog.log.segment.segment import Segment
 from stratalog.spark.filters import Bounds
 from stratalog.spark.logs import Logs, LookedAt
-from stratalog.spark.loss import Losses
 from stratalog.spark.offsets import Pair, Position, bad_option, resolve
 from stratalog.spark.options import SourceOptions
+
+logger = logging.getLogger("stratalog.spark")
 
 RANGE_BYTES = 128 << 20
 HEADERS_RANGE_BYTES = 1 << 30
 """A range of which only batch headers are read: a task costs more than a hundred thousand of them."""
 FEWEST_TASKS = 16
-"""As many ranges have a task each, as Kafka's source does it; among more the small ones share some."""
+"""Up to so many ranges have a task each, as in Kafka's source; of more the small ones share tasks."""
 BUNDLE_SHARE = 8
-"""They do up to this part of the largest range."""
+"""Ranges share a task up to this part of the largest range."""
 OPEN_BYTES = 512 << 10
-"""What looking at one more partition costs, as bytes of log that could be read meanwhile."""
+"""The cost of one more partition, as bytes of log that could be read meanwhile."""
 SEGMENT_BYTES = 64 << 10
-"""And a segment, at least: a smaller one is read sooner than its sidecars."""
+"""The least cost of a segment: a smaller one is read sooner than its sidecars."""
 MANY_SEGMENTS = 256
-"""In a partition with more, the sidecars of small ones are left to whoever reads them."""
+"""In a partition with more, the sidecars of small ones are not read for planning."""
 GRAIN_BYTES = 2 << 20
-"""How finely a segment is cut at most; seals and indexes know finer places than a task is worth."""
+"""The smallest piece of a segment; seals and indexes have finer ones than a task is worth."""
 
 EARLIEST = Position("startingOffsets", "earliest")
 LATEST = Position("endingOffsets", "latest")
@@ -54,7 +57,7 @@ class LogRange(InputPartition):
     since_ms: int | None = None
     until_ms: int | None = None
     size_bytes: int = 0
-    """About how much of the log it is; what is small counts as what it costs."""
+    """About how much of the log it is; a small range counts as what it costs."""
     also: tuple[LogRange, ...] = ()
     """Small ranges, of other partitions mostly, that are read after this one by the same task."""
 
@@ -72,7 +75,7 @@ class Span(NamedTuple):
 
 
 def plan(logs: Logs, options: SourceOptions, bounds: Bounds, now_ms: int) -> list[LogRange]:
-    """The input partitions of a batch query, the largest part of the work ruled out already."""
+    """Return the input partitions of a batch query, without what its filters rule out."""
     pairs = logs.choose(options.subscription)
     wanted = [pair for pair in pairs if bounds.admits(*pair)]
     starting, ending = options.starting or EARLIEST, options.ending or LATEST
@@ -90,15 +93,14 @@ def plan(logs: Logs, options: SourceOptions, bounds: Bounds, now_ms: int) -> lis
         start = max(start, bounds.first_offset or 0)
         end = end if bounds.end_offset is None else min(end, bounds.end_offset)
         extents.append(LogRange(*pair, start, end, bounds.since_ms, bounds.until_ms))
+    return tasks_of(logs, options, extents)
+
+
+def tasks_of(logs: Logs, options: SourceOptions, extents: Sequence[LogRange]) -> list[LogRange]:
+    """Cut extents into input partitions, as the options ask for."""
     at_least, at_most = options.min_partitions, options.max_records_per_partition
-    headers = options.view == "batches"
-    ranges = cut(
-        logs,
-        extents,
-        min_partitions=at_least,
-        max_records=at_most,
-        range_bytes=HEADERS_RANGE_BYTES if headers else None,
-    )
+    size = HEADERS_RANGE_BYTES if options.view == "batches" else None
+    ranges = cut(logs, extents, min_partitions=at_least, max_records=at_most, range_bytes=size)
     return bundled(ranges, min_partitions=at_least, max_records=at_most)
 
 
@@ -110,7 +112,7 @@ def cut(
     max_records: int | None = None,
     range_bytes: int | None = None,
 ) -> list[LogRange]:
-    """Extents cut into ranges of at most ``range_bytes``; what no wanted record can be in is left out."""
+    """Cut extents into ranges of at most ``range_bytes``; leave out what no wanted record can be in."""
     largest = range_bytes or RANGE_BYTES
     spans = [
         [
@@ -137,7 +139,7 @@ def cut(
 def bundled(
     ranges: Sequence[LogRange], *, min_partitions: int | None = None, max_records: int | None = None
 ) -> list[LogRange]:
-    """The same ranges in fewer tasks: small neighbours share one, as far as what was asked for allows."""
+    """Return the same ranges in fewer tasks: small neighbours share one, as far as the options allow."""
     weights = [part.size_bytes + OPEN_BYTES for part in ranges]
     fewest = max(FEWEST_TASKS, min_partitions or 1)
     limit = min(RANGE_BYTES // BUNDLE_SHARE, sum(weights) // fewest)
@@ -158,7 +160,7 @@ def bundled(
 
 
 def spans_of(view: LogView, extent: LogRange) -> Iterator[Span]:
-    """The batches of an extent in pieces of a few megabytes, without those that time rules out."""
+    """Yield the batches of an extent in pieces of a few megabytes, without those that time rules out."""
     at, relists = extent.start, 0
     while at < extent.end:
         try:
@@ -166,7 +168,7 @@ def spans_of(view: LogView, extent: LogRange) -> Iterator[Span]:
                 yield span
                 at = span.end
             return
-        except FileNotFoundError:  # replaced or removed while we looked
+        except FileNotFoundError:  # replaced or removed meanwhile
             relists += 1
             if relists > MAX_RELISTS:
                 raise
@@ -210,10 +212,10 @@ def _by_time(segment: Segment, start: int, end: int, since: int | None, until: i
     if isinstance(segment, ArchivedSegment) and _outside(
         segment.source.min_timestamp, segment.source.max_timestamp, since, until
     ):
-        return  # the manifest says so: nothing is fetched
+        return  # by the manifest: nothing is fetched
     seal = None if segment.is_active else segment.seal
     if seal is None:
-        # Without a seal only a lower bound can rule anything out: no header tells the smallest timestamp.
+        # Without a seal only a lower bound rules anything out: no header has the smallest timestamp.
         if since is not None and not segment.is_active:
             newest = segment.max_timestamp()
             if newest is not None and newest < since:
@@ -236,7 +238,7 @@ def _outside(oldest: int | None, newest: int | None, since: int | None, until: i
 
 
 def _merged(spans: Sequence[Span], count: int) -> Iterator[Span]:
-    """About ``count`` spans of the same size in the place of many small ones; large ones are cut through."""
+    """Merge many small spans into about ``count`` of the same size; cut large ones."""
     target = max(sum(span.size_bytes for span in spans) / count, 1.0)
     begun: int | None = None
     done, number = 0, 1
@@ -257,23 +259,68 @@ def _merged(spans: Sequence[Span], count: int) -> Iterator[Span]:
         yield Span(begun, spans[-1].end, int(target))
 
 
-def _split(span: Span, parts: int) -> Iterator[Span]:
-    for part in range(parts):
-        start = span.start + (span.end - span.start) * part // parts
-        end = span.start + (span.end - span.start) * (part + 1) // parts
-        if start < end:
-            yield Span(start, end, span.size_bytes // parts)
-
-
 def _by_records(part: LogRange, max_records: int | None) -> Iterator[LogRange]:
-    """Offsets are counted, as Kafka's source does: gaps make ranges smaller, never larger."""
+    """Split by offsets, as Kafka's source does: gaps make ranges smaller, never larger."""
     if max_records is None:
         yield part
         return
-    parts = -(-(part.end - part.start) // max_records)
-    for span in _split(Span(part.start, part.end, part.size_bytes), parts):
-        yield replace(part, start=span.start, end=span.end, size_bytes=span.size_bytes)
+    length = part.end - part.start
+    parts = -(-length // max_records)
+    for number in range(parts):
+        start, end = part.start + length * number // parts, part.start + length * (number + 1) // parts
+        if start < end:
+            yield replace(part, start=start, end=end, size_bytes=part.size_bytes // parts)
 
 
 def pair_of(part: LogRange) -> Pair:
     return part.topic, part.partition
+
+
+# -- losses ------------------------------------------------------------------------------------------
+#
+# Offsets that a query needs and the log no longer has: an error, or a warning. Gaps that compaction and
+# transactions leave are no losses; only offsets before the log's start or past its end are.
+
+
+GONE = (UnknownTopicError, UnknownPartitionError, FileNotFoundError)
+"""The errors of a partition that was deleted."""
+
+
+class Losses:
+    """What ``failOnDataLoss`` decides: raise, or warn and go on."""
+
+    def __init__(self, fail: bool) -> None:
+        self.fail = fail
+        self._warned: set[str] = set()
+
+    def within(self, pair: Pair, start: int, end: int, first: int, visible: int) -> tuple[int, int]:
+        """Return the part of [start, end) that the log has; the rest is lost."""
+        if start >= end:
+            return start, start
+        if start < first:
+            self.lost(pair, start, min(first, end), first, visible)
+            start = min(first, end)
+        if end > visible:
+            self.lost(pair, max(start, visible), end, first, visible)
+            end = max(start, visible)
+        return start, end
+
+    def lost(self, pair: Pair, start: int, end: int, first: int, visible: int) -> None:
+        """Report that offsets [start, end) are gone."""
+        gone = f"{pair[0]}-{pair[1]}: offsets {start} to {end - 1} are gone; the log holds"
+        gone += f" offsets {first} to {visible - 1}" if first < visible else f" none, its end is {visible}"
+        how = "\noption 'failOnDataLoss': set it to false to go on without them"
+        self._report(gone, OffsetOutOfRangeError(gone + how, offset=start, first=first, end=visible))
+
+    def lost_partition(self, pair: Pair, start: int) -> None:
+        """Report that a partition that was read up to ``start`` is gone."""
+        gone = f"{pair[0]}-{pair[1]}: the partition is gone; offsets up to {start} were read"
+        how = "\noption 'failOnDataLoss': set it to false to go on without it"
+        self._report(gone, UnknownPartitionError(gone + how))
+
+    def _report(self, gone: str, error: StratalogError) -> None:
+        if self.fail:
+            raise error
+        if gone not in self._warned:  # a stream asks again and again
+            self._warned.add(gone)
+            logger.warning("data loss: %s", gone)

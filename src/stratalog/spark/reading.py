@@ -1,8 +1,8 @@
-"""Reading one range of offsets: what an executor does.
+"""Read one range of offsets on an executor.
 
 The files are found when they are read. One that is replaced, sealed, archived or moved meanwhile is looked
-for again by offset, locally and then in the archive; only when the log itself begins later than it did is
-anything lost, and that is never passed over in silence.
+for again by offset, locally and then in the archive. Offsets are lost only when the log itself begins later
+than it did, and that is always reported.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from stratalog.log.read.arrow_scan import ScanOptions, ScanRange, scan_to_arrow
 from stratalog.log.read.reader import Isolation, LogView, segment_index
 from stratalog.log.segment.segment import Segment
 from stratalog.spark.logs import Logs
-from stratalog.spark.loss import GONE, Losses
-from stratalog.spark.planning import LogRange, pair_of
+from stratalog.spark.planning import GONE, LogRange, Losses, pair_of
 from stratalog.spark.schema import nulls_for_no_headers, to_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 CHUNK_BYTES = 8 << 20
-"""Every record batch costs Spark something of its own: fewer than a scan in one process makes."""
+"""Larger than for a scan in one process: every record batch has a cost in Spark."""
 STEP_BYTES = 8 << 20
-"""A range is read in steps that end with a segment: a loss is told from what was read before it."""
+"""A range is read in steps that end with a segment, so that a loss is known to lie behind the last step."""
 
 
 def read_range(
     logs: Logs, part: LogRange, names: Sequence[str], isolation: Isolation, losses: Losses
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, and of those that share its task, as Spark wants them."""
+    """Yield the rows of a range, and of those that share its task, with Spark's types."""
     for each in part.each():
         yield from _read_one(logs, each, names, isolation, losses)
 
@@ -39,7 +38,7 @@ def read_range(
 def read_rows(
     logs: Logs, part: LogRange, names: Sequence[str], isolation: Isolation, losses: Losses
 ) -> Iterator[pa.RecordBatch]:
-    """The same as a table shows it: as with Spark's Kafka source, no headers are NULL."""
+    """Yield the same as a table shows it: as with Spark's Kafka source, no headers are NULL."""
     for batch in read_range(logs, part, names, isolation, losses):
         yield nulls_for_no_headers(batch) if "headers" in names else batch
 
@@ -75,7 +74,7 @@ def _read_one(
 
 
 def _is_gone(view: LogView) -> bool:
-    """Whether the partition itself was deleted, not only the files that were being read."""
+    """True if the partition itself was deleted, not only the files that were being read."""
     try:
         view.refresh()
     except GONE:
@@ -98,10 +97,10 @@ def _step(view: LogView, start: int, end: int) -> int:
 
 
 class Watched:
-    """A `LogView` that notices when what is being read is taken away.
+    """A `LogView` that reports when what is being read is deleted.
 
-    A scan asks where the log begins when it begins, and again after it found a file gone: then everything
-    from where this step began, up to that, may not have been read.
+    A scan reads the log start offset when it begins, and again after it found a file gone: then everything
+    from where this step began, up to that offset, may not have been read.
     """
 
     def __init__(self, view: LogView, floor: int, losses: Losses) -> None:

@@ -1,6 +1,6 @@
-"""A Spark session that fits, or an existing one made to fit.
+"""A Spark session with good defaults for this source, or an existing one that gets them.
 
-Without a JDK Spark dies with a message about a gateway: here that is looked for first.
+Without a JDK Spark fails with a message about a gateway; `check_java` says what to install.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from stratalog.errors import ConfigError
-from stratalog.spark.scans import give_own_plans, silence
+from stratalog.spark.optimizer_rule import give_own_plans
 from stratalog.spark.source import PruningSource, StratalogSource
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 OLDEST_JAVA = 17
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+REPLACED = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+"""Spark's logger that warns when a source is registered again."""
 DEFAULTS = {
     PUSHDOWN: "true",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -41,15 +45,15 @@ LOCAL_DEFAULTS = {
 
 
 def session(master: str | None = None, *, app_name: str = "stratalog", **conf: object) -> SparkSession:
-    """A session with good defaults for this source; ``conf`` wins: ``spark_executor_memory="2g"``, or a
-    ``**`` dict of Spark's own names.
+    """Return a session with good defaults for this source; ``conf`` wins: ``spark_executor_memory="2g"``, or
+    a ``**`` dict of Spark's own names.
 
-    ``master`` is ``local[*]``, under spark-submit what that was told; ``sc://…`` connects to a server.
+    ``master`` is ``local[*]``, under spark-submit the one given there; ``sc://…`` connects to a server.
     """
     from pyspark.sql import SparkSession
 
-    said = {name if "." in name else name.replace("_", "."): _text(value) for name, value in conf.items()}
-    master = master or said.pop("spark.master", None)
+    given = {name if "." in name else name.replace("_", "."): _text(value) for name, value in conf.items()}
+    master = master or given.pop("spark.master", None)
     if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         master = "local[*]"
     remote = master is not None and master.startswith("sc://")
@@ -60,12 +64,12 @@ def session(master: str | None = None, *, app_name: str = "stratalog", **conf: o
         check_java()
     if master is not None and master.startswith("local"):
         defaults |= LOCAL_DEFAULTS | {"spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 1))}
-        # Workers as this process is, not whichever python3 comes first.
+        # Workers run this process's Python, not the first python3 on the PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     elif not remote:
         defaults |= CLUSTER_DEFAULTS
     builder = SparkSession.builder.appName(app_name)
-    for name, value in (defaults | said).items():
+    for name, value in (defaults | given).items():
         builder = builder.config(name, value)
     if master is not None:
         builder = builder.remote(master) if remote else builder.master(master)
@@ -80,12 +84,12 @@ def register(spark: SparkSession) -> None:
     if prunes:
         spark.conf.set(PUSHDOWN, "true")
     # Spark may have found the source by itself, and warns when it is replaced: now, and for every stream.
-    silence(spark, "org.apache.spark.sql.execution.datasources.DataSourceManager")
+    _set_level(spark, "ERROR")
     spark.dataSource.register(PruningSource if prunes else StratalogSource)
 
 
 def check_java() -> None:
-    """ConfigError, saying what to install, when there is no JDK that Spark can use."""
+    """Raise ConfigError, with what to install, if there is no JDK that Spark can use."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     how = (
@@ -95,14 +99,33 @@ def check_java() -> None:
     if java is None or not os.access(java, os.X_OK):
         raise ConfigError(f"Spark needs a JDK {OLDEST_JAVA} or later and none was found; {how}")
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(
             f"Spark needs a JDK {OLDEST_JAVA} or later; {java} does not run: {error}; {how}"
         ) from None
-    found = re.search(r'version "(?:1\.)?([0-9]+)', told.stderr + told.stdout)
+    found = re.search(r'version "(?:1\.)?([0-9]+)', answer.stderr + answer.stdout)
     if found is not None and int(found[1]) < OLDEST_JAVA:
         raise ConfigError(f"Spark needs a JDK {OLDEST_JAVA} or later; {java} is Java {found[1]}; {how}")
+
+
+@contextmanager
+def replacing_quietly(spark: SparkSession) -> Iterator[None]:
+    """Register a source again without Spark's warning."""
+    jvm: Any = getattr(spark, "_jvm", None)
+    before = None if jvm is None else jvm.org.apache.logging.log4j.LogManager.getLogger(REPLACED).getLevel()
+    _set_level(spark, "ERROR")
+    try:
+        yield
+    finally:
+        _set_level(spark, before)
+
+
+def _set_level(spark: SparkSession, level: Any) -> None:
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is not None:
+        level = jvm.org.apache.logging.log4j.Level.ERROR if level == "ERROR" else level
+        jvm.org.apache.logging.log4j.core.config.Configurator.setLevel(REPLACED, level)
 
 
 def _text(value: object) -> str:

@@ -1,10 +1,10 @@
 """``df.write.format("stratalog")`` and ``writeStream``: exactly once, by staging and one commit.
 
-Tasks stage record batches beside the log directories (`staging`); the driver's commit hands the list of
-staged files to the store, through its control socket when another process has it open, and the store
-takes them in at once or at its next open, whatever crashes meanwhile (`stratalog.store.journal.journal`). A
-micro-batch that Spark runs again carries the same query and batch id and is a no-op; a batch write has an
-id of its own. Files of failed and speculative tasks are not in the list and go with the next commit or open.
+Tasks stage record batches beside the log directories; the driver's commit hands the list of staged files to
+the store, through its control socket when another process has it open, and the store takes them in at once or
+at its next open, whatever crashes meanwhile (`stratalog.store.journal.journal`). A micro-batch that Spark
+runs again has the same query and batch id and is a no-op; a batch write has an id of its own. Files of failed
+and speculative tasks are not in the list and are removed by the next commit or open.
 
 Columns are those of Spark's Kafka sink: ``value`` and optionally ``key``, ``topic``, ``partition``,
 ``headers``, and ``timestamp``; others are ignored, as there. Objects here travel between processes and hold
@@ -13,17 +13,21 @@ nothing open.
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType, TimestampType
 
+from stratalog import kernel
 from stratalog.config.units import parse_duration_ms
 from stratalog.errors import (
     ClosedError,
@@ -40,21 +44,20 @@ from stratalog.format.journal import StagedFile
 from stratalog.fs import RealFileSystem
 from stratalog.log.names import validate_topic
 from stratalog.spark.offsets import bad_option
-from stratalog.spark.options import parse_options
+from stratalog.spark.options import Given, parse_options
 from stratalog.spark.schema import HEADERS
-from stratalog.spark.staging import Topics, driver_of, stage_rows
 from stratalog.store.admin.admin import connect
-from stratalog.store.journal.staging import Place, root_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from stratalog.store.journal import staging
+from stratalog.store.journal.staging import Attempt, Place, TopicFacts, root_of
+from stratalog.store.store import open_store
+from stratalog.store.topic import STICKY_BYTES
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 DEFAULT_TIMEOUT_S = 120.0
 RETRY_S = 0.1
 UNREACHED = "holds the store"
-"""Said by errors about the holder itself; others are what it answered."""
+"""Part of errors about the holder process; other errors come from its reply."""
 
 _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     "value": (BinaryType, StringType),
@@ -77,16 +80,15 @@ class Sink:
 
     def stage(self, batches: Iterator[pa.RecordBatch], query: str, batch: int) -> Staged:
         place = Place(query, batch, self.owner)
-        context = TaskContext.get()
-        task = context.partitionId() if context is not None else 0
         chosen = (each.select(list(self.columns)) for each in batches)
-        return Staged(query, batch, stage_rows(chosen, self.paths, place, topic=self.topic, task=task))
+        files = stage_rows(chosen, self.paths, place, topic=self.topic, task=task_number())
+        return Staged(query, batch, files)
 
     def commit(self, query: str, batch: int, files: Sequence[StagedFile], *, job: bool) -> None:
-        """Hand the files over; asked again, for as long as the time-out says, while the holder changes.
+        """Hand the files over; retry until the time-out while the holder changes.
 
-        Asking twice is safe: the second time finds the commit done. What the store refuses before it
-        decides is not kept: settings that changed since the tasks staged it, a topic that was deleted.
+        A retry is safe: it finds the commit done. What the store refuses before it decides is removed:
+        settings changed since the tasks staged it, or a topic was deleted.
         """
         if not files:
             return
@@ -148,8 +150,8 @@ class StratalogStreamWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty(BATCH_ID) if context is not None else None
         if query is None or batch is None:
             raise ConfigError(
-                f"Spark does not say which query a task belongs to ({QUERY_ID}, {BATCH_ID}); without it a"
-                " batch that is run again could not be told from a new one"
+                f"Spark did not set {QUERY_ID} and {BATCH_ID} in a task: a batch that is run again cannot be"
+                " told from a new one; write with writeStream.format('stratalog')"
             )
         return self.sink.stage(iterator, query, int(batch))
 
@@ -157,7 +159,7 @@ class StratalogStreamWriter(DataSourceStreamArrowWriter):
         staged = [each for each in messages if isinstance(each, Staged)]
         ids = {(each.query, each.batch) for each in staged}
         if len(ids) > 1 or any(batch != batchId for _, batch in ids):
-            raise InvalidArgumentError(f"the tasks of batch {batchId} were told other ids: {sorted(ids)}")
+            raise InvalidArgumentError(f"the tasks of batch {batchId} have other ids: {sorted(ids)}")
         for query, batch in ids:
             self.sink.commit(query, batch, _files(messages), job=False)
 
@@ -168,20 +170,20 @@ class StratalogStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _files(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
-    """In the order of the tasks, and within a task as they were staged."""
+    """Return the files in the order of the tasks, and within a task as they were staged."""
     return [file for each in messages if isinstance(each, Staged) for file in each.files]
 
 
 def never_committed(messages: Sequence[WriterCommitMessage | None]) -> bool:
-    """Whether a task failed: then Spark did not ask for the commit, and what was staged may go.
+    """True if a task failed: then Spark did not call commit, and what was staged can be removed.
 
-    After a commit that failed nobody but the store knows whether it was decided and needs the files.
+    After a commit that failed only the store knows whether it was decided and needs the files.
     """
     return any(each is None for each in messages)
 
 
 def discard(paths: Sequence[str], place: Place) -> None:
-    """Remove what was staged for a commit that will not be; what cannot be is swept later."""
+    """Remove what was staged for a commit that will not happen; what stays is swept later."""
     fs = RealFileSystem()
     for path in paths:
         with suppress(FileNotFoundError, StorageError):
@@ -194,28 +196,28 @@ def discard(paths: Sequence[str], place: Place) -> None:
 
 
 def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StratalogWriter:
-    """The writer of a batch; everything that can be wrong before a task runs is an error here."""
+    """Return the writer of a batch; raise on everything that can be wrong before a task runs."""
     return StratalogWriter(_sink(options, schema, overwrite))
 
 
 def make_stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> StratalogStreamWriter:
-    """The writer of a stream."""
+    """Return the writer of a stream."""
     return StratalogStreamWriter(_sink(options, schema, overwrite))
 
 
 def _sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Sink:
     if overwrite:
         raise ConfigError(
-            "mode 'overwrite' or 'complete': a log is only ever added to, takes .mode(\"append\") for a batch"
-            ' and .outputMode("append") or ("update") for a stream; delete the topic to begin anew'
+            "mode 'overwrite' or 'complete': a log is append-only; use .mode(\"append\") for a batch"
+            ' and .outputMode("append") or ("update") for a stream; delete the topic to start over'
         )
     where = parse_options(options).where
-    said = {name.lower(): str(value) for name, value in options.items()}
+    given = Given(options)
     if where.archive or not where.paths:
         raise bad_option("archive", "an archive cannot be written", "the option 'path', a log directory")
-    topic = said.get("topic")
+    topic = given.get("topic")
     if topic is not None:
         try:
             validate_topic(topic)
@@ -224,36 +226,172 @@ def _sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Si
     columns = _columns(schema, topic)
     if topic is not None:
         Topics(where.paths)(topic)
-    return Sink(where.paths, topic, columns, driver_of(), _timeout_s(said.get("committimeout")))
-
-
-def _timeout_s(text: str | None) -> float:
-    if text is None:
-        return DEFAULT_TIMEOUT_S
-    try:
-        return max(parse_duration_ms(text), 1) / 1000
-    except InvalidArgumentError as error:
-        raise bad_option("commitTimeout", str(error), "a duration such as 2m") from None
+    timeout_ms = given.parsed("commitTimeout", parse_duration_ms, "a duration such as 2m")
+    timeout_s = DEFAULT_TIMEOUT_S if timeout_ms is None else max(timeout_ms, 1) / 1000
+    return Sink(where.paths, topic, columns, driver_of(), timeout_s)
 
 
 def _columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
-    """The columns to write, each of a type that can be."""
+    """Return the columns to write; raise if one has another type."""
     fields = {field.name: field.dataType for field in schema.fields}
     if "value" not in fields:
-        raise ConfigError(f"column 'value': there is none among {', '.join(fields)}, takes binary or string")
+        raise ConfigError(f"column 'value': not among {', '.join(fields)}; add one of type binary or string")
     if topic is None and "topic" not in fields:
-        raise bad_option("topic", "neither it nor a column 'topic' says where rows go", "a topic")
+        raise bad_option("topic", "neither it nor a column 'topic' is given", "one of them")
     wanted = [name for name in (*_COLUMNS, HEADERS.name) if name in fields]
     for name in wanted:
         kind = fields[name]
         if name == HEADERS.name:
-            right, takes = (
-                kind.simpleString() == HEADERS.dataType.simpleString(),
-                HEADERS.dataType.simpleString(),
-            )
+            expected = HEADERS.dataType.simpleString()
+            right = kind.simpleString() == expected
         else:
             right = isinstance(kind, _COLUMNS[name])
-            takes = " or ".join(each().simpleString() for each in _COLUMNS[name])
+            expected = " or ".join(each().simpleString() for each in _COLUMNS[name])
         if not right:
-            raise ConfigError(f"column {name!r}: it is {kind.simpleString()}, takes {takes}; cast it")
+            raise ConfigError(f"column {name!r}: it is {kind.simpleString()}, expected {expected}; cast it")
     return tuple(name for name in wanted if not (name == "topic" and topic is not None))
+
+
+def task_number() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
+# -- staging -----------------------------------------------------------------------------------------
+#
+# What a task does: rows are routed as the Java client would and staged as record batches. Topic: the option,
+# else the column. Partition: the column where it is not null, else murmur2 of the key, else one partition for
+# a while, as a producer's sticky partitioner has it. Topics are read from the log directories; the holder of
+# the store is not asked. What a task leaves is removed by the next commit or open; see
+# `store.journal.staging`.
+
+
+RECORD_COLUMNS = ("key", "value", "timestamp", "headers")
+
+
+class Topics:
+    """The topics of a store, each read once in a task."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = list(paths)
+        self._known: dict[str, TopicFacts] = {}
+
+    def __call__(self, name: str) -> TopicFacts:
+        facts = self._known.get(name)
+        if facts is None:
+            with open_store(self._paths, read_only=True) as store:
+                try:
+                    facts = self._known[name] = staging.facts_of(store, name)
+                except UnknownTopicError as error:
+                    listed = ", ".join(store.topics()[:20]) or "none"
+                    raise UnknownTopicError(
+                        f"{error}; the sink creates none: run 'stratalog topic create {name}' or call"
+                        f" store.create_topic; there are {listed}"
+                    ) from None
+        return facts
+
+
+def stage_rows(
+    batches: Iterable[pa.RecordBatch],
+    paths: Iterable[str],
+    place: Place,
+    *,
+    topic: str | None,
+    task: int,
+) -> list[StagedFile]:
+    """Stage all rows of a task; remove what was staged if one of them is wrong."""
+    topics = Topics(paths)
+    attempt = Attempt(
+        RealFileSystem(), place, topics, number=task, now_ms=lambda: time.time_ns() // 1_000_000
+    )
+    routing = Routing(topics, topic, task)
+    try:
+        for batch in batches:
+            for name, partition, rows in routing.split(batch):
+                attempt.add(name, partition, rows)
+        return attempt.finish()
+    except BaseException:
+        attempt.discard()
+        raise
+
+
+class Routing:
+    """Decides which topic and partition rows go to."""
+
+    def __init__(self, topics: Topics, topic: str | None, task: int) -> None:
+        self._topics = topics
+        self._topic = topic
+        self._sticky = task
+        self._sticky_left = STICKY_BYTES
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+        """Yield (topic, partition, rows) with the columns of records only, in the order of the rows."""
+        if not batch.num_rows:
+            return
+        if self._topic is not None:
+            yield from self._split_topic(self._topic, batch)
+            return
+        names = batch.column("topic")
+        if names.null_count:
+            raise InvalidRecordError(
+                "a row without a topic: the column 'topic' is null; fill it, or pass the option 'topic'"
+            )
+        for name in pc.unique(names).to_pylist():
+            yield from self._split_topic(name, batch.filter(pc.equal(names, name)))
+
+    def _split_topic(self, name: str, batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+        count = self._topics(name).partitions
+        columns = [each for each in RECORD_COLUMNS if each in batch.schema.names]
+        rows = batch.select(columns)
+        if count == 1 and "partition" not in batch.schema.names:
+            yield name, 0, rows
+            return
+        numbers = self._partitions(batch, count)
+        if len(set(numbers)) == 1:
+            yield name, numbers[0], rows
+            return
+        chosen = pa.array(numbers, pa.int32())
+        order = pc.sort_indices(chosen)  # stable: rows of one partition stay in order
+        rows, start = rows.take(order), 0
+        for entry in sorted(pc.value_counts(chosen).to_pylist(), key=lambda each: each["values"]):
+            yield name, entry["values"], rows.slice(start, entry["counts"])
+            start += entry["counts"]
+
+    def _partitions(self, batch: pa.RecordBatch, count: int) -> list[int]:
+        given, keys = _values(batch, "partition"), _values(batch, "key")
+        size = batch.nbytes // batch.num_rows
+        found = []
+        for number, key in zip(given, keys, strict=True):
+            if number is None and key is None:
+                number = self._keyless(count, size)
+            elif number is None:
+                number = kernel.partition_for_key(key.encode() if isinstance(key, str) else key, count)
+            found.append(number)
+        return found
+
+    def _keyless(self, count: int, size: int) -> int:
+        if self._sticky_left <= 0:
+            self._sticky += 1
+            self._sticky_left = STICKY_BYTES
+        self._sticky_left -= size + 70
+        return self._sticky % count
+
+
+def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
+    return batch.column(name).to_pylist() if name in batch.schema.names else [None] * batch.num_rows
+
+
+def driver_of() -> str:
+    """Return the owner of what this process's job stages: the JVM above it; when it ends, no commit
+    follows."""
+    pid = os.getpid()
+    while pid > 1:
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                head, _, rest = file.read().rpartition(b")")
+        except OSError:
+            break
+        if head.partition(b"(")[2] == b"java":
+            return staging.owner_of(pid)
+        pid = int(rest.split()[1])
+    return staging.owner_of(os.getpid())

@@ -19,10 +19,10 @@ from stratalog.errors import ConfigError
 from stratalog.spark.filters import Bounds
 from stratalog.spark.options import SUBSCRIPTIONS, SourceOptions, parse_options
 from stratalog.spark.schema import SPARK_SCHEMA_WITH_HEADERS, check_schema, schema_of
-from stratalog.spark.workers import spare_the_collector
+from stratalog.spark.workers import spare_the_collector, warn_once
 
-# Spark starts a process of its own to look sources up, to make one, to plan, to read and to write, for every
-# query: each imports below what it needs, and no more.
+# Spark starts processes of its own to look up sources, to make one, to plan, to read and to write, for every
+# query: each imports below only what it needs.
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -80,13 +80,13 @@ class StratalogSource(DataSource):
     def _check_readable(self) -> None:
         if self.parsed.view == "records" and not self.parsed.subscription:
             raise ConfigError(
-                "option 'subscribe': nothing says which topics to read, takes topics separated by commas;"
-                f" or give {' or '.join(SUBSCRIPTIONS[1:])}"
+                "option 'subscribe': no topics to read; pass topics separated by commas,"
+                f" or {' or '.join(SUBSCRIPTIONS[1:])}"
             )
 
 
 class PruningSource(StratalogSource):
-    """The same in sessions where pushing filters down is safe: see `stratalog.spark.scans`."""
+    """The same in sessions where pushing filters down is safe: see `stratalog.spark.optimizer_rule`."""
 
     prunes = True
 
@@ -110,15 +110,14 @@ class StratalogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         from stratalog.spark.logs import opened
-        from stratalog.spark.notices import say_once
         from stratalog.spark.planning import plan
 
         spare_the_collector()
         if not self.prunes:
-            say_once(
+            warn_once(
                 "unpruned",
                 "stratalog: this session does not push filters down, so every query reads whole topics;"
-                " stratalog.spark.register(spark) changes that",
+                " call stratalog.spark.register(spark) to change that",
             )
         with opened(self.options.where) as logs:
             if self.options.view == "segments":
@@ -144,7 +143,7 @@ class StratalogReader(DataSourceReader):
 
                 yield from batch_rows(logs, partition, self.names)
             elif isinstance(partition, LogRange):
-                from stratalog.spark.loss import Losses
+                from stratalog.spark.planning import Losses
                 from stratalog.spark.reading import read_rows
 
                 losses = Losses(options.fail_on_data_loss)
@@ -163,8 +162,8 @@ class _Push:
     """The reader's ``pushFilters``.
 
     Spark refuses a reader that overrides the method while the session's
-    ``spark.sql.python.filterPushdown.enabled`` is off, which it is by default. It tells an override by the
-    function behind the bound method; by showing the base class's, a reader in such a session is read
+    ``spark.sql.python.filterPushdown.enabled`` is off, which is the default. It detects an override by the
+    function behind the bound method. This object shows the base class's, so a reader in such a session reads
     without pruning instead of failing, and in any other its filters arrive here.
     """
 

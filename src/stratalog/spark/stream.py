@@ -1,19 +1,19 @@
 """``spark.readStream.format("stratalog")``: offsets, micro-batches, and what they read.
 
-Offsets are JSON shaped as the Kafka source's, ``{"orders": {"0": 23, "1": 40}}``, and the checkpoint keeps
-them as they are. Spark asks for the start of a query again until its first batch is committed; ``latest``
-or ``-10m`` would then mean something else than it did, and records would be lost. So the start is resolved
+Offsets are JSON with the shape of the Kafka source's, ``{"orders": {"0": 23, "1": 40}}``, and the checkpoint
+keeps them as they are. Spark asks for the start of a query again until its first batch is committed;
+``latest`` or ``-10m`` would then mean another offset, and records would be lost. So the start is resolved
 once and carried: the end of the first batch has it under ``@start``, a name no topic can have, and so has
-every batch in which a partition appears. Where nothing is new yet, an empty first batch writes the start
-down.
+every batch in which a partition appears. If nothing is new yet, an empty first batch writes the start down.
 
 Crash policy: everything needed to read a batch again is in its start and its end.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from stratalog.spark import limits
 from stratalog.spark.logs import Logs, forget, opened
-from stratalog.spark.loss import GONE, Losses
 from stratalog.spark.offsets import (
     Offsets,
     Pair,
@@ -40,8 +38,8 @@ from stratalog.spark.offsets import (
     parse_offsets,
     resolve,
 )
-from stratalog.spark.options import SourceOptions, Subscription
-from stratalog.spark.planning import LogRange, bundled, cut, spans_of
+from stratalog.spark.options import Limits, SourceOptions, Subscription
+from stratalog.spark.planning import GONE, LogRange, Losses, Span, spans_of, tasks_of
 from stratalog.spark.reading import read_rows
 from stratalog.spark.schema import SPARK_SCHEMA_WITH_HEADERS, check_schema
 
@@ -58,9 +56,9 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.ending is not None:
-            raise bad_option(options.ending.option, "a stream has no end", "batch queries only")
+            raise bad_option(options.ending.option, "a stream has no end", "a batch query")
         if options.view != "records":
-            raise bad_option("view", f"{options.view!r} cannot be streamed", "batch queries only")
+            raise bad_option("view", f"{options.view!r} cannot be streamed", "a batch query")
         self.options = options
         self.names = check_schema(schema, SPARK_SCHEMA_WITH_HEADERS)
         self._losses = Losses(options.fail_on_data_loss)
@@ -85,7 +83,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Any limit but `ReadAllAvailable` means: as the options say."""
+        """Any limit but `ReadAllAvailable` means the limits of the options."""
         wanted = self.options.limits
         if wanted.max_offsets is not None:
             return ReadMaxRows(wanted.max_offsets)
@@ -130,13 +128,13 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The logs' ends when the last batch was made, and how far behind them it was."""
+        """Return the logs' ends when the last batch was made, and how far behind them it was."""
         if self._latest is None:
             return None
-        return {**format_offsets(self._latest), LAG: limits.lag(self._read, self._latest)}
+        return {**format_offsets(self._latest), LAG: lag(self._read, self._latest)}
 
     def _start_stays(self) -> bool:
-        """Whether asking for the start again will tell the same."""
+        """True if resolving the start again gives the same offsets."""
         starting = self.options.starting
         if starting is None or starting.kind in ("latest", "time", "times"):
             return False
@@ -146,7 +144,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return {pair: logs.end_offset(*pair, self.options.isolation) for pair in self._pairs(logs)}
 
     def _pairs(self, logs: Logs) -> list[Pair]:
-        """The partitions that are there. What was and is not any more is for `Losses` to judge."""
+        """Return the partitions that exist. `Losses` judges those that existed before."""
         wanted = self.options.subscription
         try:
             return logs.choose(wanted)
@@ -164,19 +162,19 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _limited(self, logs: Logs, starts: Offsets, ends: Offsets) -> Offsets:
         wanted = self.options.limits
-        waiting = sum(limits.new_offsets(starts, ends).values())
+        waiting = sum(new_offsets(starts, ends).values())
         waited_ms = _now_ms() - self._last_batch_ms
-        if self._target is None and not limits.worth_a_batch(wanted, waiting, waited_ms):
+        if self._target is None and not worth_a_batch(wanted, waiting, waited_ms):
             return {pair: starts[pair] for pair in ends}
         if wanted.max_offsets is not None:
-            ends = limits.by_offsets(starts, ends, wanted.max_offsets)
+            ends = by_offsets(starts, ends, wanted.max_offsets)
         if wanted.max_bytes is not None:
             spans = {
                 pair: list(spans_of(logs.view(*pair), LogRange(*pair, starts[pair], end)))
                 for pair, end in ends.items()
                 if starts[pair] < end
             }
-            ends = limits.by_bytes(spans, ends, wanted.max_bytes)
+            ends = by_bytes(spans, ends, wanted.max_bytes)
         return ends
 
     # -- reading -------------------------------------------------------------------------------------
@@ -196,9 +194,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                     continue
                 begin, stop = self._losses.within(pair, begin, stop, first, visible)
                 extents.append(LogRange(*pair, begin, stop))
-            at_least, at_most = self.options.min_partitions, self.options.max_records_per_partition
-            ranges = cut(logs, extents, min_partitions=at_least, max_records=at_most)
-            return bundled(ranges, min_partitions=at_least, max_records=at_most)
+            return tasks_of(logs, self.options, extents)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, LogRange):
@@ -214,3 +210,71 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+# -- limits ------------------------------------------------------------------------------------------
+#
+# How much of what is new a micro-batch takes: pure functions of offsets and sizes, by the rules of Spark's
+# Kafka source. A limit is shared out among the partitions by how much each has, and every partition that has
+# anything moves by at least one offset.
+
+
+def new_offsets(starts: Mapping[Pair, int], ends: Mapping[Pair, int]) -> dict[Pair, int]:
+    """Return how many offsets of each partition were not read."""
+    return {pair: max(end - starts.get(pair, end), 0) for pair, end in ends.items()}
+
+
+def worth_a_batch(limits: Limits, waiting: int, waited_ms: int) -> bool:
+    """True if ``minOffsetsPerTrigger`` is reached, or was waited for long enough."""
+    return limits.min_offsets is None or waiting >= limits.min_offsets or waited_ms > limits.max_delay_ms
+
+
+def by_offsets(starts: Mapping[Pair, int], ends: Mapping[Pair, int], most: int) -> Offsets:
+    """Return ends that take at most about ``most`` offsets altogether."""
+    sizes = new_offsets(starts, ends)
+    total = sum(sizes.values())
+    if total <= most:
+        return dict(ends)
+    return {
+        pair: min(end, starts[pair] + _share(most, sizes[pair], total)) if sizes[pair] else end
+        for pair, end in ends.items()
+    }
+
+
+def by_bytes(spans: Mapping[Pair, Sequence[Span]], ends: Mapping[Pair, int], most: int) -> Offsets:
+    """Return ends that take at most about ``most`` bytes of log altogether."""
+    sizes = {pair: sum(span.size_bytes for span in found) for pair, found in spans.items()}
+    total = sum(sizes.values())
+    if total <= most:
+        return dict(ends)
+    return {
+        pair: min(end, _reach(spans[pair], _share(most, sizes[pair], total))) if spans.get(pair) else end
+        for pair, end in ends.items()
+    }
+
+
+def _share(most: int, size: int, total: int) -> int:
+    share = most * size / total
+    return math.ceil(share) if share < 1 else math.floor(share)
+
+
+def _reach(spans: Sequence[Span], size_bytes: int) -> int:
+    """Return how far so many bytes reach; inside a span bytes are taken to be spread evenly."""
+    at = spans[0].start
+    for span in spans:
+        if span.size_bytes > size_bytes:
+            part = (span.end - span.start) * size_bytes // span.size_bytes
+            return max(span.start + part, spans[0].start + 1)
+        size_bytes -= span.size_bytes
+        at = span.end
+    return at
+
+
+def lag(read: Mapping[Pair, int], latest: Mapping[Pair, int]) -> dict[str, int | float]:
+    """Return how far a query is behind the logs' ends, under the names of Kafka's source."""
+    behind = [max(end - read.get(pair, end), 0) for pair, end in latest.items()]
+    return {
+        "minOffsetsBehindLatest": min(behind, default=0),
+        "maxOffsetsBehindLatest": max(behind, default=0),
+        "avgOffsetsBehindLatest": sum(behind) / len(behind) if behind else 0.0,
+    }

@@ -1,90 +1,49 @@
 """Two looks at a log that decode no record: its segments, and its batches.
 
-``segments`` comes from listings and sidecars, ``batches`` from batch headers: a batch larger than a few
-pages costs one small read, smaller ones are scanned by the kernel without their checksums. Nothing of them
-is verified: that is what reading the records, or `verify`, does.
+``segments`` comes from listings and sidecars, ``batches`` from batch headers: a large batch costs one small
+read, small ones are scanned by the kernel without their checksums. Nothing is verified here: reading the
+records, or `verify`, does that.
 """
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from mmap import ACCESS_READ, mmap
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    BooleanType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from stratalog.errors import CorruptionError
 from stratalog.format import batch as batches
-from stratalog.format.batch import HEADER_SIZE, Scan, Stop
+from stratalog.format.batch import HEADER_SIZE, Stop
 from stratalog.format.codecs import CODEC_NAMES
-from stratalog.fs import File
-from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.reader import MAX_RELISTS, or_gone, segment_index
 from stratalog.log.segment.segment import Segment
 from stratalog.spark.logs import Logs
 from stratalog.spark.offsets import Pair
 from stratalog.spark.planning import LogRange
-from stratalog.spark.schema import to_arrow
+from stratalog.spark.schema import struct_of, to_arrow
 
-SEGMENTS_SCHEMA = StructType(
-    [
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("baseOffset", LongType()),
-        StructField("nextOffset", LongType()),
-        StructField("state", StringType()),
-        StructField("sizeBytes", LongType()),
-        StructField("records", LongType()),
-        StructField("minTimestamp", TimestampType()),
-        StructField("maxTimestamp", TimestampType()),
-        StructField("path", StringType()),
-    ]
+SEGMENTS_SCHEMA = struct_of(
+    "topic string, partition int, baseOffset bigint, nextOffset bigint, state string, sizeBytes bigint,"
+    " records bigint, minTimestamp timestamp, maxTimestamp timestamp, path string"
 )
-BATCHES_SCHEMA = StructType(
-    [
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("segment", LongType()),
-        StructField("position", LongType()),
-        StructField("sizeBytes", IntegerType()),
-        StructField("baseOffset", LongType()),
-        StructField("lastOffset", LongType()),
-        StructField("records", IntegerType()),
-        StructField("codec", StringType()),
-        StructField("timestampType", IntegerType()),
-        StructField("baseTimestamp", TimestampType()),
-        StructField("maxTimestamp", TimestampType()),
-        StructField("deleteHorizon", TimestampType()),
-        StructField("producerId", LongType()),
-        StructField("producerEpoch", IntegerType()),
-        StructField("baseSequence", IntegerType()),
-        StructField("leaderEpoch", IntegerType()),
-        StructField("isTransactional", BooleanType()),
-        StructField("isControl", BooleanType()),
-    ]
+BATCHES_SCHEMA = struct_of(
+    "topic string, partition int, segment bigint, position bigint, sizeBytes int, baseOffset bigint,"
+    " lastOffset bigint, records int, codec string, timestampType int, baseTimestamp timestamp,"
+    " maxTimestamp timestamp, deleteHorizon timestamp, producerId bigint, producerEpoch int,"
+    " baseSequence int, leaderEpoch int, isTransactional boolean, isControl boolean"
 )
 
 _WIDTH = len(batches.BatchHeader._fields)
 _AT = {name: at for at, name in enumerate(batches.BatchHeader._fields)}
-_HEADER = struct.Struct(">qiibIhiqqqhii")
+_BASE = _AT["base_offset"]
 _LARGE_BATCH = 16 << 10
 _CHUNK = 1 << 20
 _ROWS = 1 << 16
 _NUMBERS = {
-    "segment": "segment",
     "position": "position",
     "sizeBytes": "size",
     "baseOffset": "base_offset",
@@ -95,6 +54,10 @@ _NUMBERS = {
     "baseSequence": "base_sequence",
     "leaderEpoch": "leader_epoch",
 }
+_BITS = {"timestampType": 3, "isTransactional": 4, "isControl": 5}
+"""Places in a batch's attributes."""
+_HORIZON_BIT = 6
+"""Set if the base timestamp is the delete horizon."""
 
 
 def view_schema(view: str) -> StructType:
@@ -102,7 +65,7 @@ def view_schema(view: str) -> StructType:
 
 
 def segment_rows(logs: Logs, pairs: Sequence[Pair], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Every segment of some partitions, in order."""
+    """Yield every segment of some partitions, in order."""
     schema = _narrow(SEGMENTS_SCHEMA, names)
     for pair in pairs:
         infos = logs.segment_infos(*pair)
@@ -126,7 +89,7 @@ def segment_rows(logs: Logs, pairs: Sequence[Pair], names: Sequence[str]) -> Ite
 
 
 def batch_rows(logs: Logs, part: LogRange, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The batches that begin in a range, in order; control batches and empty ones too."""
+    """Yield the batches that begin in a range, in order; control batches and empty ones too."""
     schema = _narrow(BATCHES_SCHEMA, names)
     for each in part.each():
         yield from _batches(logs, each, schema)
@@ -146,7 +109,9 @@ def _batches(logs: Logs, part: LogRange, schema: pa.Schema) -> Iterator[pa.Recor
                 if not segment.is_active and segment.next_offset is not None:
                     end = min(end, segment.next_offset)
                 with or_gone(view, segment):
-                    found = list(_headers(segment, at, end))  # whole before any is given: it may be replaced
+                    found = list(
+                        _headers(segment, at, end)
+                    )  # all before the first is used: it may be replaced
                 if not segment.is_active and view.replaced(segment):
                     raise FileNotFoundError(segment.path())
                 for table in found:
@@ -161,17 +126,28 @@ def _batches(logs: Logs, part: LogRange, schema: pa.Schema) -> Iterator[pa.Recor
 
 
 def _headers(segment: Segment, start: int, end: int) -> Iterator[array[int]]:
-    """Tables of the batches with base offsets in [start, end), laid out as a scan's."""
+    """Yield tables of the batches with base offsets in [start, end), with the columns of a scan."""
     position = segment.start_for(start).position
-    table = array("q")
-    with segment.open_log() as file, _mapped(file, segment) as mapped:
-        while position < segment.size:
-            rows, position = _next(file, position, segment, mapped)
-            first, last = 0, len(rows) // _WIDTH
-            while first < last and rows[first * _WIDTH + 2] < start:
+    table, large = array("q"), True
+    with segment.open_log() as file:
+        while segment.size - position >= HEADER_SIZE:  # less is a torn end, which readers do not see either
+            left = segment.size - position
+            data = file.pread(HEADER_SIZE if large else min(_CHUNK, left), position)
+            scan = batches.scan(data, check_crc=False, reach=left)
+            if not scan.n:
+                if scan.stop is Stop.ZERO:
+                    break
+                raise CorruptionError(scan.reason or "a batch is cut", path=segment.path(), position=position)
+            rows = scan.table
+            for at in range(0, len(rows), _WIDTH):
+                rows[at] += position
+            position += scan.end
+            large = scan.end // scan.n >= _LARGE_BATCH
+            first, last = 0, scan.n
+            while first < last and rows[first * _WIDTH + _BASE] < start:
                 first += 1
             stop = last
-            while stop > first and rows[(stop - 1) * _WIDTH + 2] >= end:
+            while stop > first and rows[(stop - 1) * _WIDTH + _BASE] >= end:
                 stop -= 1
             table += rows[first * _WIDTH : stop * _WIDTH]
             if len(table) >= _ROWS * _WIDTH:
@@ -183,67 +159,27 @@ def _headers(segment: Segment, start: int, end: int) -> Iterator[array[int]]:
         yield table
 
 
-@contextmanager
-def _mapped(file: File, segment: Segment) -> Iterator[memoryview | None]:
-    """A local sealed segment in memory, of which only headers are touched; None where that is not safe.
-
-    A file that gets shorter takes the process with it, so an active segment is not mapped.
-    """
-    local = not segment.is_active and not isinstance(segment, ArchivedSegment)
-    if not local or not 0 < segment.size <= file.size():
-        yield None
-        return
-    with mmap(file.fileno(), segment.size, access=ACCESS_READ) as whole, memoryview(whole) as seen:
-        yield seen
-
-
-def _next(file: File, position: int, segment: Segment, mapped: memoryview | None) -> tuple[array[int], int]:
-    """The next batch, or the next run of them; and where the one behind them begins."""
-    if mapped is not None:
-        scan = batches.scan(mapped, position, check_crc=False, max_batches=_ROWS)
-        return _checked(scan, position, segment), scan.end if scan.n else segment.size
-    header = file.pread(HEADER_SIZE, position)
-    if len(header) < HEADER_SIZE:
-        return array("q"), segment.size  # a torn end, which readers do not see either
-    size = _HEADER.unpack_from(header)[1] + 12
-    if HEADER_SIZE <= _LARGE_BATCH <= size:
-        return _row(header, position, segment), position + size
-    data = file.pread(min(_CHUNK, segment.size - position), position)
-    scan = batches.scan(data, check_crc=False)
-    table = _checked(scan, position, segment)
-    for at in range(0, len(table), _WIDTH):
-        table[at] += position
-    return table, position + scan.end if scan.n else segment.size
-
-
-def _checked(scan: Scan, position: int, segment: Segment) -> array[int]:
-    if scan.n == 0 and scan.stop is not Stop.ZERO:
-        raise CorruptionError(scan.reason, path=segment.path(), position=position)
-    return scan.table
-
-
-def _row(header: bytes, position: int, segment: Segment) -> array[int]:
-    base, length, epoch, magic, crc, attributes, delta, first, newest, producer, pepoch, sequence, count = (
-        _HEADER.unpack_from(header)
-    )
-    if magic != 2 or delta < 0 or count < 0 or base < segment.base_offset:
-        raise CorruptionError("no batch begins here", path=segment.path(), position=position)
-    said = (position, length + 12, base, base + delta, count, epoch, attributes, crc, first, newest, -1)
-    return array("q", (*said, producer, pepoch, sequence))
-
-
 def _to_arrow(table: array[int], segment: Segment, schema: pa.Schema) -> pa.RecordBatch:
-    n = len(table) // _WIDTH
+    same = {"topic": segment.topic, "partition": segment.partition, "segment": segment.base_offset}
     columns = []
-    for field in schema:
-        name = field.name
-        if name in _NUMBERS and name != "segment":
-            columns.append(_column(table, _NUMBERS[name]).cast(field.type))
-        elif name in ("topic", "partition", "segment"):
-            value = {"topic": segment.topic, "partition": segment.partition, "segment": segment.base_offset}
-            columns.append(pa.repeat(pa.scalar(value[name], field.type), n))
-        else:
-            columns.append(_derived(table, name, field.type))
+    for name, kind in ((field.name, field.type) for field in schema):
+        if name in _NUMBERS:
+            columns.append(_column(table, _NUMBERS[name]).cast(kind))
+        elif name in same:
+            columns.append(pa.repeat(pa.scalar(same[name], kind), len(table) // _WIDTH))
+        elif name in _BITS:
+            columns.append(_bit(table, _BITS[name]).cast(kind))
+        elif name == "codec":
+            known = pa.array(CODEC_NAMES, pa.string())
+            codes = pc.bit_wise_and(_column(table, "attributes"), 7)
+            columns.append(known.take(pc.min_element_wise(codes, len(known) - 1)))
+        elif name == "maxTimestamp":
+            columns.append(_moments(_column(table, "max_timestamp"), kind))
+        else:  # baseTimestamp or deleteHorizon: which one it is, a bit tells
+            horizon = _bit(table, _HORIZON_BIT).cast(pa.bool_())
+            wanted = horizon if name == "deleteHorizon" else pc.invert(horizon)
+            moments = _moments(_column(table, "base_timestamp"), kind)
+            columns.append(pc.if_else(wanted, moments, pa.scalar(None, kind)))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -252,29 +188,8 @@ def _column(table: array[int], name: str) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 
 
-def _derived(table: array[int], name: str, kind: pa.DataType) -> pa.Array:
-    attributes = _column(table, "attributes")
-
-    def bit(at: int) -> pa.Array:
-        return pc.bit_wise_and(pc.shift_right(attributes, at), 1)
-
-    match name:
-        case "codec":
-            known = pa.array(CODEC_NAMES, pa.string())
-            return known.take(pc.min_element_wise(pc.bit_wise_and(attributes, 7), len(known) - 1))
-        case "timestampType":
-            return bit(3).cast(kind)
-        case "isTransactional":
-            return bit(4).cast(kind)
-        case "isControl":
-            return bit(5).cast(kind)
-        case "maxTimestamp":
-            return _moments(_column(table, "max_timestamp"), kind)
-        case _:
-            horizon = bit(6).cast(pa.bool_())
-            wanted = horizon if name == "deleteHorizon" else pc.invert(horizon)
-            moments = _moments(_column(table, "base_timestamp"), kind)
-            return pc.if_else(wanted, moments, pa.scalar(None, kind))
+def _bit(table: array[int], at: int) -> pa.Array:
+    return pc.bit_wise_and(pc.shift_right(_column(table, "attributes"), at), 1)
 
 
 def _moments(milliseconds: pa.Array, kind: pa.DataType) -> pa.Array:

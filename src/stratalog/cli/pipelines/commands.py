@@ -24,7 +24,7 @@ from stratalog.config.units import format_bytes, parse_bytes
 from stratalog.log.check.damage import UNKNOWN, Damage
 
 if TYPE_CHECKING:
-    from stratalog.spark.pipelines.result import PipelineResult
+    from stratalog.spark.pipelines import PipelineResult
 
 
 def _text(name: str, metavar: str, help: str, *short: str, **more: Any) -> inspect.Parameter:

@@ -33,7 +33,7 @@ from stratalog.config.units import format_bytes, format_duration_ms
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from stratalog.spark.pipelines.result import PipelineResult
+    from stratalog.spark.pipelines import PipelineResult
 
 ARCHIVE_URL = "log.archive.url"
 _COMMON = (
@@ -129,7 +129,7 @@ class Run:
 
     def _own_spark(self, conf: Mapping[str, str]) -> Iterator[SparkSession]:
         import stratalog.spark
-        from stratalog.spark.pipelines.failures import is_unknown
+        from stratalog.spark.pipelines.executors import is_unknown
 
         log = SparkLog()
         settings = {"spark.log.level": "WARN" if guard.debugging() else "ERROR"} | dict(conf)
@@ -192,7 +192,7 @@ def raising_ours() -> Iterator[None]:
     except Exception as error:
         if guard.debugging():
             raise
-        from stratalog.spark.pipelines.failures import ours
+        from stratalog.spark.pipelines.executors import ours
 
         found = ours(error)
         if found is None or found is error:

@@ -35,10 +35,18 @@ from stratalog.log.policy.preview import Step
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.spark.logs import opened
 from stratalog.spark.options import Where
-from stratalog.spark.pipelines.executors import attempt_name, slots, spread, watched
-from stratalog.spark.pipelines.failures import ours
-from stratalog.spark.pipelines.places import Path, paths_of
-from stratalog.spark.pipelines.result import PipelineResult, Progress
+from stratalog.spark.pipelines import PipelineResult, Progress
+from stratalog.spark.pipelines.executors import (
+    Path,
+    attempt_name,
+    cancel_jobs,
+    names_of,
+    ours,
+    paths_of,
+    slots,
+    spread,
+    watched,
+)
 from stratalog.store.admin.admin import AdminClient, connect
 from stratalog.store.lifecycle.remote_compaction import LOAN_S
 from stratalog.store.settings import remembered
@@ -81,19 +89,19 @@ def compact(
     paths = paths_of(path)
     if not paths:
         raise ConfigError(
-            "compact: an archive alone is not compacted: path says which store, takes its log dirs"
+            "compact: an archive alone is not compacted; pass path, the log directories of a store"
         )
-    chosen: tuple[str | None, ...] = (topics,) if isinstance(topics, str) else tuple(topics or (None,))
+    chosen: tuple[str | None, ...] = names_of(topics) or (None,)
     if partition is not None and (len(chosen) != 1 or chosen[0] is None):
-        raise ConfigError("compact: partition is one of a topic's, takes exactly one topic beside it")
+        raise ConfigError("compact: partition needs exactly one topic beside it")
     config: dict[str, str] | None = None
     if archive:
         config = remembered(RealFileSystem(), paths).explicit | {_ARCHIVE: archive}
     with connect(list(paths), config, remember=False, timeout_s=timeout_s) as client:
-        told = [client.compact(each, partition, preview=True, force=force) for each in chosen]
-        steps = [step for report in told for step in report.steps if step.action == "compact"]
+        previews = [client.compact(each, partition, preview=True, force=force) for each in chosen]
+        steps = [step for report in previews for step in report.steps if step.action == "compact"]
         run = _Run(spark, client, Rewriting(_where(paths, archive)), force, progress)
-        run.notes += [note for report in told for note in report.notes]
+        run.notes += [note for report in previews for note in report.notes]
         if not preview:
             run.compact([step for step in steps if step.due])
     return run.result(steps, preview, time.monotonic() - began)
@@ -105,7 +113,7 @@ def _where(paths: tuple[str, ...], archive: str | None) -> Where:
 
 @dataclass
 class _Run:
-    """One round, as the driver sees it."""
+    """One round, on the driver."""
 
     spark: SparkSession
     client: AdminClient
@@ -116,19 +124,19 @@ class _Run:
     reports: list[CleanReport] = field(default_factory=list)
     failed: int = 0
     _asking: threading.Lock = field(default_factory=threading.Lock)
-    _telling: threading.Lock = field(default_factory=threading.Lock)
+    _counting: threading.Lock = field(default_factory=threading.Lock)
     _tokens: set[str] = field(default_factory=set)
     _done: int = 0
 
     def compact(self, due: Sequence[Step]) -> None:
-        """Partitions side by side, each swapped in as soon as its task is done."""
+        """Compact partitions side by side, each swapped in as soon as its task is done."""
         if not due:
             return
         threads = min(len(due), slots(self.spark))
 
         def one(step: Step) -> None:
             self._one(step, len(due))
-            with self._telling:
+            with self._counting:
                 self._done += 1
                 if self.progress is not None:
                     self.progress("compact", self._done, len(due))
@@ -143,8 +151,7 @@ class _Run:
                 except BaseException:
                     for future in running:
                         future.cancel()
-                    if getattr(self.spark, "_jsparkSession", None) is not None:
-                        _cancel(self.spark)
+                    cancel_jobs(self.spark)
                     raise
 
     def _one(self, step: Step, beside: int) -> None:
@@ -152,13 +159,13 @@ class _Run:
         token = ""
         try:
             with self._asking:
-                told, token, task = self.client.lend_compaction(
+                lent, token, task = self.client.lend_compaction(
                     step.topic, step.partition, force=self.force, beside=beside
                 )
             if task is None:
-                self.notes += told.notes or (f"{name}: no longer due",)
+                self.notes += lent.notes or (f"{name}: no longer due",)
                 return
-            self._tokens.add(token)  # from now on it is said that this process lives
+            self._tokens.add(token)  # its loan is extended from now on
             (answer,) = spread(self.spark, [task], self.work)
             with self._asking:
                 report = self.client.take_in_compaction(token, answer)
@@ -172,7 +179,7 @@ class _Run:
             known = ours(error)
             if known is None and not isinstance(error, OSError):
                 raise
-            with self._telling:
+            with self._counting:
                 self.failed += 1
             self.notes.append(f"{name}: compaction failed: {known or error}")
         finally:
@@ -183,7 +190,7 @@ class _Run:
 
     @contextmanager
     def _kept_alive(self) -> Iterator[None]:
-        """Say now and then that the borrower lives."""
+        """Extend the loans while the block runs."""
         over = threading.Event()
 
         def run() -> None:
@@ -224,15 +231,9 @@ class _Run:
         )
 
 
-def _cancel(spark: SparkSession) -> None:
-    group = spark.sparkContext.getLocalProperty("spark.jobGroup.id")
-    if group is not None:
-        spark.sparkContext.cancelJobGroup(group)
-
-
 @dataclass(frozen=True)
 class Rewriting:
-    """What a task does with a partition; travels to the executors."""
+    """The work of a task on a partition; travels to the executors."""
 
     where: Where
 
@@ -248,7 +249,7 @@ class Rewriting:
             return clean_elsewhere(task, context, attempt=attempt_name(), may_be_below=below)
 
     def _archived(self, task: CleaningTask, stack: ExitStack) -> list[ArchivedSegment]:
-        """What lies below, out of sight of the round: a tombstone of what may be there must stay."""
+        """Return the archived segments below the round: tombstones of keys that may be in them must stay."""
         view = stack.enter_context(opened(self.where)).view(task.topic, task.partition)
         view.refresh()
         found = [
@@ -259,7 +260,7 @@ class Rewriting:
         if not found or (found[-1].next_offset or 0) < task.archived_end:
             raise ArchiveError(
                 f"{task.topic}-{task.partition}: offsets below {task.archived_end} are in an archive that"
-                " is not known here; give archive its URL",
+                " is not known here; pass its URL as archive",
                 url=dict(self.where.config).get(_ARCHIVE, ""),
             )
         return found

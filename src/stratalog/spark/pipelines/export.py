@@ -1,13 +1,14 @@
 """``export``: sealed segments to a Delta table, an Iceberg table, or plain Parquet files.
 
 Columns are the source's: ``key, value, topic, partition, offset, timestamp, timestampType, headers``, and the
-UTC ``date`` of the timestamp; with a schema the fields of JSON values as columns in the place of ``value``.
-One output holds all topics, partitioned by topic and date: a run is one commit, and dead letters, backfills
-and readers that list directories see the same layout whatever the format.
+UTC ``date`` of the timestamp; with a schema the fields of JSON values are columns instead of ``value``. One
+output holds all topics, partitioned by topic and date: a run is one commit, and dead letters, backfills and
+readers that list directories see the same layout whatever the format.
 
 Exactly once: an output holds each log up to an offset, and the commit that adds files moves that offset (see
-`lake.table`). A run plans from there, Spark schedules ranges, the kernel reads and Arrow writes in the
-workers, the driver commits. A run that loses a race plans again.
+`lake.tables`). A run plans from there, Spark schedules ranges, the kernel reads and Arrow writes in the
+workers, the driver commits. A run that loses a race plans again. Every attempt of a task writes under names
+of its own, so failed and speculative attempts disturb nothing.
 """
 
 from __future__ import annotations
@@ -15,27 +16,59 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from stratalog.archive.objects import directory_of
-from stratalog.errors import ConfigError
-from stratalog.log.read.reader import check_isolation
-from stratalog.spark.logs import opened
-from stratalog.spark.options import Where
-from stratalog.spark.pipelines import dead_letters
-from stratalog.spark.pipelines.executors import slots, spread, watched, where_of
-from stratalog.spark.pipelines.lake.payload import Payload, payload_of
-from stratalog.spark.pipelines.lake.plan import Moment, Plan, Wanted, check_times, logs_of, moment, plan
-from stratalog.spark.pipelines.lake.table import Change, ConflictError, LakeTable, Pending
-from stratalog.spark.pipelines.lake.work import Exporting, ReadingLetters, tasks_of
-from stratalog.spark.pipelines.places import Path, paths_of
-from stratalog.spark.pipelines.result import PipelineResult, Progress
+from stratalog.config.units import format_time
+from stratalog.errors import ConfigError, InvalidRecordError, OffsetOutOfRangeError, StoreError
+from stratalog.log.read.reader import Isolation, LogView, check_isolation
+from stratalog.spark.logs import Logs, opened
+from stratalog.spark.options import Subscription, Where
+from stratalog.spark.pipelines import PipelineResult, Progress, commits
+from stratalog.spark.pipelines.executors import (
+    Moment,
+    Path,
+    attempt_name,
+    is_connect,
+    moment_ms,
+    names_of,
+    paths_of,
+    slots,
+    spread,
+    watched,
+    where_of,
+)
+from stratalog.spark.pipelines.lake.files import (
+    Payload,
+    Target,
+    WrittenFile,
+    by_day,
+    date_files,
+    decode,
+    disk_errors,
+    payload_of,
+)
+from stratalog.spark.pipelines.lake.tables import (
+    LETTERS_PLACE,
+    Change,
+    ConflictError,
+    Dates,
+    LakeTable,
+    Letters,
+    Log,
+    log_of,
+)
+from stratalog.spark.planning import LogRange, Losses, cut
+from stratalog.spark.reading import read_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 TABLES = ("delta", "iceberg", "parquet")
@@ -83,40 +116,35 @@ def export(
     began = time.monotonic()
     now_ms = time.time_ns() // 1_000_000
     if table not in TABLES:
-        raise ConfigError(f"table: {table!r} is not known, takes {', '.join(TABLES)}")
+        raise ConfigError(f"table: expected one of {', '.join(TABLES)}, got {table!r}")
     if compression not in COMPRESSIONS:
-        raise ConfigError(f"compression: {compression!r} is not known, takes {', '.join(COMPRESSIONS)}")
+        raise ConfigError(f"compression: expected one of {', '.join(COMPRESSIONS)}, got {compression!r}")
+    given = {"": schema} if isinstance(schema, str) else dict(schema or {})
     wanted = Wanted(
-        (topics,) if isinstance(topics, str) else tuple(topics or ()),
-        moment(since, "since", now_ms),
-        moment(until, "until", now_ms),
+        where_of(path, archive),
+        names_of(topics),
+        moment_ms(since, "since", now_ms),
+        moment_ms(until, "until", now_ms),
         check_isolation(isolation),
         include_active,
         fail_on_data_loss,
         replace,
+        keep_value,
+        compression,
     )
-    check_times(wanted)
+    _check_times(wanted)
     _check_outside(output, (*paths_of(path), *paths_of(dead_letters_path)))
     letters_to = paths_of(dead_letters_path) or paths_of(path)
-    if schema and getattr(spark, "_jsparkSession", None) is None:
-        raise ConfigError("schema: payloads are not decoded through Spark Connect; give --master the cluster")
+    if schema and is_connect(spark):
+        raise ConfigError("schema: payloads are not decoded through Spark Connect; pass --master the cluster")
     if schema and not letters_to:
         raise ConfigError(
             "dead_letters_path: no store given for the records that cannot be decoded, and the archive is"
             " read-only; pass one"
         )
+    payloads = {topic: payload_of(ddl) for topic, ddl in given.items()}
     place = (directory_of(output) or output.rstrip("/")) if output else ""
-    run = _Run(
-        spark,
-        where_of(path, archive),
-        _table(table, place, table_name, catalog),
-        wanted,
-        _payloads(schema),
-        keep_value,
-        letters_to,
-        compression,
-        progress,
-    )
+    run = _Run(spark, _table(table, place, table_name, catalog), wanted, payloads, letters_to, progress)
     counts, notes = run.export()
     counts["merged_files"] = run.table.merge(wanted.topics, compression) if merge else 0
     return PipelineResult("export", counts, run.table.facts(), notes, seconds=time.monotonic() - began)
@@ -136,26 +164,65 @@ def _table(kind: str, output: str, name: str, catalog: Mapping[str, str] | None)
     return ParquetFiles(output)
 
 
+def _check_times(wanted: Wanted) -> None:
+    since, until = wanted.since_ms, wanted.until_ms
+    if since is not None and until is not None and since >= until:
+        raise ConfigError(f"since ({format_time(since)}) is not before until ({format_time(until)})")
+    if wanted.replace and (since is None or until is None or since % DAY_MS or until % DAY_MS):
+        raise ConfigError(
+            "replace writes whole dates again: pass since and until, both at midnight UTC, as in 2026-01-31"
+        )
+
+
+def _check_outside(output: str, paths: Sequence[str]) -> None:
+    """Refuse an output in a log directory: it would look like a topic, and stop a Kafka broker."""
+    place = directory_of(output) if output else None
+    for path in paths:
+        root = os.path.realpath(path)
+        if place is not None and os.path.commonpath([os.path.realpath(place), root]) == root:
+            raise ConfigError(f"output={output}: it lies in the log directory {path}; pass another place")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the caller asked for. Picklable."""
+
+    where: Where
+    topics: tuple[str, ...] = ()
+    since_ms: int | None = None
+    until_ms: int | None = None
+    isolation: Isolation = "read_committed"
+    include_active: bool = False
+    fail_on_data_loss: bool = True
+    replace: bool = False
+    keep_value: bool = False
+    compression: str = "zstd"
+
+    @property
+    def dates(self) -> Dates | None:
+        """The dates to write again."""
+        if not self.replace or self.since_ms is None or self.until_ms is None:
+            return None
+        return Dates(self.topics, self.since_ms, self.until_ms)
+
+
 @dataclass(frozen=True)
 class _Run:
     """One run, its arguments checked."""
 
     spark: SparkSession
-    where: Where
     table: LakeTable
     wanted: Wanted
     payloads: Mapping[str, Payload]
     """By topic; under ``""`` the one for all."""
-    keep_value: bool
     letters_to: tuple[str, ...]
-    compression: str
     progress: Progress | None
 
     def export(self) -> tuple[dict[str, int], tuple[str, ...]]:
         """Send what an earlier run left, then write what is new; return counts and notes."""
-        made_good = 0
+        resent = 0
         for left in reversed(range(TRIES)):
-            made_good += self._send_pending()
+            resent += self._send_pending()
             try:
                 planned, counts = self._once()
                 break
@@ -168,76 +235,56 @@ class _Run:
             for payload in self.payloads.values()
             for old, new in payload.renamed.items()
         }
-        resent = (
-            (f"sent {made_good} files of dead letters that an earlier run could not",) if made_good else ()
-        )
-        return counts, (*resent, *planned.lost, *sorted(renamed))
+        note = f"sent {resent} files of dead letters that an earlier run could not"
+        return counts, (*((note,) if resent else ()), *planned.lost, *sorted(renamed))
 
     def _once(self) -> tuple[Plan, dict[str, int]]:
         counts = dict.fromkeys(("records", "files", "bytes", "dead_letters", "replaced_files"), 0)
-        with opened(self.where) as logs:
+        with opened(self.wanted.where) as logs:
             views = logs_of(logs, self.wanted.topics)
             payloads = self._payloads_of({log.topic for log in views})
-            bare = bool(views) and all(log.topic in payloads for log in views) and not self.keep_value
+            bare = bool(views) and all(log.topic in payloads for log in views) and not self.wanted.keep_value
             self.table.prepare(list(views), list(payloads.values()), value=not bare)
             planned = plan(logs, views, self.wanted, self.table)
-        if not planned:
+        if not planned.ends:
             return planned, counts
         run = uuid.uuid4().hex
-        work = Exporting(
-            self.where,
-            self.table.target(run),
-            run,
-            self.wanted.isolation,
-            self.wanted.fail_on_data_loss,
-            self.table.columns,
-            tuple(sorted(payloads.items())),
-            self.keep_value,
-            self.compression,
-            self.table.split,
-        )
+        target, columns, split = self.table.target(run), self.table.columns, self.table.split
+        work = Exporting(self.wanted, target, run, columns, payloads, split)
         try:
             with watched(self.spark, self.progress, "export"):
                 written = spread(self.spark, tasks_of(planned.ranges, slots(self.spark)), work)
         except Exception:
             self._discard(run)
             raise
-        change = Change(
-            run,
-            planned.before,
-            planned.ends,
-            tuple(file for each in written for file in each.files),
-            tuple(letters for each in written for letters in each.letters),
-            self.wanted.dates,
-        )
+        files = tuple(file for each in written for file in each.files)
+        letters = tuple(file for each in written for file in each.letters)
+        change = Change(run, planned.before, planned.ends, files, letters, self.wanted.dates)
         try:
             counts["replaced_files"] = self.table.commit(change)
         except ConflictError:
             self._discard(run)
             raise
-        counts |= {
-            "records": sum(file.records for file in change.files),
-            "files": len(change.files),
-            "bytes": sum(file.size_bytes for file in change.files),
-            "dead_letters": sum(letters.records for letters in change.letters),
+        return planned, counts | {
+            "records": sum(file.records for file in files),
+            "files": len(files),
+            "bytes": sum(file.size_bytes for file in files),
+            "dead_letters": sum(each.records for each in letters),
         }
-        return planned, counts
 
     def _discard(self, run: str) -> None:
         with suppress(Exception):  # what stays belongs to no commit
             self.table.discard(run)
 
     def _payloads_of(self, topics: set[str]) -> dict[str, Payload]:
-        """The decoding of each topic that has one; dead letters are not decoded again."""
+        """Return the decoding of each topic that has one; dead letters are not decoded again."""
         found = {}
         for topic in sorted(topics):
-            general = None if topic.endswith(dead_letters.SUFFIX) else self.payloads.get("")
+            general = None if topic.endswith(commits.SUFFIX) else self.payloads.get("")
             payload = self.payloads.get(topic, general)
             if payload is not None:
                 found[topic] = payload
         return found
-
-    # -- dead letters --------------------------------------------------------------------------------
 
     def _send_pending(self) -> int:
         """Send the dead letters of commits that did not get to it; return how many files that were.
@@ -249,7 +296,14 @@ class _Run:
         sent = 0
         for each in self.table.pending():
             try:
-                self._send(each)
+                commits.send_dead_letters(
+                    ReadingLetters(each.target, each.files).frame(self.spark),
+                    paths=self.letters_to,
+                    topic=each.topic,
+                    source=f"export {each.topic}",
+                    query=each.query,
+                    batch=each.batch,
+                )
             except Exception:
                 still = {file for other in self.table.pending() for file in other.files}
                 if still & set(each.files):
@@ -259,27 +313,279 @@ class _Run:
             sent += len(each.files)
         return sent
 
-    def _send(self, letters: Pending) -> None:
-        rows = ReadingLetters(letters.target, letters.files)
-        dead_letters.send(
-            rows.frame(self.spark),
-            path=self.letters_to,
-            topic=letters.topic,
-            source=f"export {letters.topic}",
-            query=letters.query,
-            batch=letters.batch,
+
+# -- planning ----------------------------------------------------------------------------------------
+#
+# Reads sidecars and manifests only. Ends are pinned here, so that what is appended, sealed or removed while
+# the export runs does not change what it takes.
+
+
+DAY_MS = 86_400_000
+INTERNAL = "__"
+"""Kafka's own topics begin so; they are exported when named."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The ranges to read, and where the output ends afterwards."""
+
+    before: Mapping[Log, int] = field(default_factory=dict)
+    ends: Mapping[Log, int] = field(default_factory=dict)
+    """Of the logs that are written to; with the same end as before where dates are written again."""
+    ranges: tuple[LogRange, ...] = ()
+    lost: tuple[str, ...] = ()
+    """Sentences about offsets that were never exported and are no longer in the log."""
+
+
+def logs_of(logs: Logs, topics: Sequence[str]) -> dict[Log, LogView]:
+    """Return the logs of these topics, or of all but Kafka's own, as they are now."""
+    found: dict[Log, LogView] = {}
+    for topic, partition in logs.choose(Subscription(topics=tuple(topics))):
+        if topics or not topic.startswith(INTERNAL):
+            view = logs.view(topic, partition)
+            view.refresh()
+            found[log_of(view)] = view
+    return found
+
+
+def plan(logs: Logs, views: Mapping[Log, LogView], wanted: Wanted, table: LakeTable) -> Plan:
+    """Plan what is new in each log since the end that the table holds, or the dates to write again."""
+    before = table.ends(list(views))
+    for log, view in views.items():
+        if (known := before.get(log, 0)) > view.end_offset():
+            raise StoreError(
+                f"{log.topic}-{log.partition}: the output holds offsets up to {known - 1}, the log ends at"
+                f" {view.end_offset()}: it is another log, or was restored from an older copy; export it to"
+                " another output"
+            )
+    if (dates := wanted.dates) is not None:
+        return _again(logs, views, wanted, table, dates, before)
+    if before and (wanted.since_ms is not None or wanted.until_ms is not None):
+        held = min(before)
+        raise ConfigError(
+            f"since and until: {table.url} holds {held.topic}-{held.partition} up to offset"
+            f" {before[held] - 1} already; pass replace (--replace) to write dates again, or leave them out"
+        )
+    ends: dict[Log, int] = {}
+    lost: list[str] = []
+    ranges: list[LogRange] = []
+    for log, view in views.items():
+        first, end = view.log_start_offset, _sealed_end(view, wanted)
+        start = before.get(log, first)
+        if start < first:
+            lost.append(_lose(log, start, first, view.end_offset(), wanted.fail_on_data_loss))
+            start = first
+        if start < end:
+            ends[log] = end
+            ranges.append(LogRange(log.topic, log.partition, start, end, wanted.since_ms, wanted.until_ms))
+    return Plan(before, ends, tuple(cut(logs, ranges)), tuple(lost))
+
+
+def _again(
+    logs: Logs,
+    views: Mapping[Log, LogView],
+    wanted: Wanted,
+    table: LakeTable,
+    dates: Dates,
+    before: Mapping[Log, int],
+) -> Plan:
+    """Take the exported offsets of these dates once more; raise StoreError where that would lose some."""
+    oldest = table.oldest(dates)
+    ranges = []
+    for log, view in views.items():
+        pair = (log.topic, log.partition)
+        held = oldest.pop(pair, None)
+        if held is not None and (held < view.log_start_offset or table.ids_of(log.topic) - {log.topic_id}):
+            raise StoreError(
+                f"{log.topic}-{log.partition}: the output holds offset {held} at these dates, which the log"
+                " does not hold any more (or held under another topic of that name): replacing it would lose"
+                " it; choose other dates"
+            )
+        start, end = view.log_start_offset, min(before.get(log, 0), view.end_offset(wanted.isolation))
+        if start < end:
+            ranges.append(LogRange(*pair, start, end, dates.since_ms, dates.until_ms))
+    if oldest:
+        topic, partition = min(oldest)
+        raise StoreError(
+            f"{topic}-{partition}: the output holds it at these dates and the log has no such partition:"
+            " replacing it would lose it; name the topics to replace"
+        )
+    return Plan(before, before, tuple(cut(logs, ranges)))
+
+
+def _sealed_end(view: LogView, wanted: Wanted) -> int:
+    """Return the first offset that is not to be exported: that of the active segment, or the end readers
+    see."""
+    end = view.end_offset(wanted.isolation)
+    segments = view.segments()
+    if segments and segments[-1].is_active and not wanted.include_active:
+        end = min(end, segments[-1].base_offset)
+    return max(end, view.log_start_offset)
+
+
+def _lose(log: Log, start: int, first: int, end: int, fail: bool) -> str:
+    gone = f"{log.topic}-{log.partition}: offsets {start} to {first - 1}"
+    if fail:
+        raise OffsetOutOfRangeError(
+            f"{gone} were never exported and are no longer in the log; pass fail_on_data_loss=False"
+            " (--allow-data-loss) to go on without them",
+            offset=start,
+            first=first,
+            end=end,
+        )
+    return f"{gone} left the log before they were exported"
+
+
+# -- work on the executors ---------------------------------------------------------------------------
+
+
+SMALLEST_TASK_BYTES = 16 << 20
+LARGEST_TASK_BYTES = 512 << 20
+ROUNDS = 3
+"""Tasks for each core, at least: the last to end should not be waited for long."""
+LETTERS = pa.schema(
+    [("key", pa.binary()), ("value", pa.binary()), ("reason", pa.string()), ("where", pa.string())]
+)
+LETTERS_TABLE = "key binary, value binary, reason string, where string"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Ranges of one topic whose records go into the same files."""
+
+    number: int
+    topic: str
+    ranges: tuple[LogRange, ...]
+
+
+def tasks_of(ranges: Iterable[LogRange], parallelism: int) -> list[Task]:
+    """Bundle ranges: those of small partitions share a task and its files, the largest tasks come first."""
+    every = list(ranges)
+    total = sum(each.size_bytes for each in every)
+    share = total // (ROUNDS * max(parallelism, 1))
+    worth = min(max(share, SMALLEST_TASK_BYTES), LARGEST_TASK_BYTES)
+    bundles: list[list[LogRange]] = []
+    room, topic = 0, None
+    for each in sorted(every, key=lambda part: (part.topic, part.partition, part.start)):
+        if each.topic != topic or each.size_bytes > room:
+            bundles.append([])
+            room, topic = worth, each.topic
+        bundles[-1].append(each)
+        room -= each.size_bytes
+    bundles.sort(key=lambda bundle: -sum(each.size_bytes for each in bundle))
+    return [Task(number, bundle[0].topic, tuple(bundle)) for number, bundle in enumerate(bundles)]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What an attempt of a task wrote."""
+
+    files: tuple[WrittenFile, ...]
+    letters: tuple[Letters, ...] = ()
+
+
+@dataclass(frozen=True)
+class Exporting:
+    """The work of every task of a run; travels to the executors."""
+
+    wanted: Wanted
+    target: Target
+    run: str
+    columns: tuple[str, ...]
+    payloads: Mapping[str, Payload]
+    split: bool
+    """True if each range has files of its own."""
+
+    def __call__(self, task: Task) -> Written:
+        prefix = f"{self.run}-{task.number:05d}-{attempt_name()}"
+        with opened(self.wanted.where) as logs:
+            if not self.split:
+                return self._write(logs, task.topic, task.ranges, prefix, (0, 0))
+            done = [
+                self._write(logs, task.topic, (part,), f"{prefix}-{number}", (part.start, part.end))
+                for number, part in enumerate(task.ranges)
+            ]
+        return Written(
+            tuple(file for each in done for file in each.files),
+            tuple(file for each in done for file in each.letters),
         )
 
+    def _write(
+        self, logs: Logs, topic: str, ranges: Sequence[LogRange], prefix: str, span: tuple[int, int]
+    ) -> Written:
+        payload = self.payloads.get(topic)
+        files = date_files(self.target, prefix, topic, compression=self.wanted.compression, span=span)
+        letters = LetterFile(self.target, f"{LETTERS_PLACE}/{self.run}/{prefix}.parquet")
+        for part in ranges:
+            for batch in self._read(logs, part):
+                if payload is not None:
+                    batch, failed, reasons = decode(batch, payload)
+                    letters.add(part, failed, reasons)
+                    if not self.wanted.keep_value:
+                        batch = batch.drop_columns(["value"])
+                for day, rows in by_day(batch):
+                    files.add(day, rows)
+        return Written(files.finish(), letters.finish(ranges[0], span))
 
-def _payloads(schema: str | Mapping[str, str] | None) -> dict[str, Payload]:
-    given = {"": schema} if isinstance(schema, str) else dict(schema or {})
-    return {topic: payload_of(ddl) for topic, ddl in given.items()}
+    def _read(self, logs: Logs, part: LogRange) -> Iterator[pa.RecordBatch]:
+        losses = Losses(self.wanted.fail_on_data_loss)
+        try:
+            yield from read_rows(logs, part, self.columns, self.wanted.isolation, losses)
+        except pa.ArrowInvalid as error:
+            raise InvalidRecordError(
+                f"{part.topic}-{part.partition}: offsets {part.start} to {part.end - 1} hold a record that"
+                f" cannot be written: {error}"
+            ) from error
 
 
-def _check_outside(output: str, paths: Sequence[str]) -> None:
-    """Refuse an output in a log directory: it would look like a topic, and stop a Kafka broker."""
-    place = directory_of(output) if output else None
-    for path in paths:
-        root = os.path.realpath(path)
-        if place is not None and os.path.commonpath([os.path.realpath(place), root]) == root:
-            raise ConfigError(f"output={output}: it lies in the log directory {path}; give another place")
+class LetterFile:
+    """The records of one attempt that could not be decoded, in a file of their own."""
+
+    def __init__(self, target: Target, name: str) -> None:
+        self._target = target
+        self._name = name
+        self._sink: Any = None
+        self._writer: pq.ParquetWriter | None = None
+        self._records = 0
+
+    def add(self, part: LogRange, failed: pa.RecordBatch, reasons: Sequence[str]) -> None:
+        if not failed.num_rows:
+            return
+        where = [f"{part.topic}-{part.partition}@{each}" for each in failed.column("offset").to_pylist()]
+        columns = [
+            failed.column("key"),
+            failed.column("value"),
+            pa.array(reasons, pa.string()),
+            pa.array(where),
+        ]
+        with disk_errors(self._target.address(self._name)):
+            if self._writer is None:
+                self._sink = self._target.begin(self._name)
+                self._writer = pq.ParquetWriter(self._sink, LETTERS, compression="zstd")
+            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=LETTERS))
+        self._records += failed.num_rows
+
+    def finish(self, part: LogRange, span: tuple[int, int]) -> tuple[Letters, ...]:
+        if self._writer is None:
+            return ()
+        with disk_errors(self._target.address(self._name)):
+            self._writer.close()
+            self._target.finish(self._name, self._sink)
+        return (Letters(part.topic, part.partition, self._name, self._records, *span),)
+
+
+@dataclass(frozen=True)
+class ReadingLetters:
+    """Files of dead letters as rows, on the executors."""
+
+    target: Target
+    files: tuple[str, ...]
+
+    def __call__(self, number: int) -> Iterator[tuple[object, ...]]:
+        source = pq.ParquetFile(self.target.reading(self.files[number]))
+        for batch in source.iter_batches():
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        rows = spark.sparkContext.parallelize(range(len(self.files)), len(self.files)).flatMap(self)
+        return spark.createDataFrame(rows, LETTERS_TABLE)

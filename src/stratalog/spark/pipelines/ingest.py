@@ -1,13 +1,12 @@
 """``ingest``: files, or any DataFrame, into a topic, exactly once.
 
-Key, value, timestamp, partition and headers are SQL expressions over the columns of the input; partitions
-are those the Java client would choose. A row that cannot be read, or makes no record the topic takes,
-becomes a dead letter and does not hold up the others.
+Key, value, timestamp, partition and headers are SQL expressions over the columns of the input; partitions are
+those the Java client would choose. A row that cannot be read, or makes no record the topic takes, becomes a
+dead letter and does not hold up the others.
 
-Files are taken whole, a batch of them in each commit; the same commit notes down which (see `ledger`). So
-a run that died half way is gone on with, and a later run takes only the files that are new, however they
-are named on the command line. Within a commit, and from commit to commit, records come in the order of
-the files' names.
+Files are taken whole, a batch of them in each commit; the same commit notes which (see `pipeline_offsets`).
+So a run that died half way is continued, and a later run takes only new files, however they are named on the
+command line. Within a commit, and from commit to commit, records come in the order of the files' names.
 """
 
 from __future__ import annotations
@@ -19,37 +18,30 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import functions as sql
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    DateType,
-    IntegralType,
-    MapType,
-    NullType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VariantType,
-)
+from pyspark.sql import types
+from pyspark.sql.types import StringType, StructField, StructType
 
 from stratalog.config.units import format_bytes
 from stratalog.errors import ConfigError, CorruptionError, InvalidRecordError, NotFoundError
-from stratalog.spark.pipelines import admission, dead_letters
-from stratalog.spark.pipelines.admission import BYTES, RECORDS, WHY, Admit, rules_of
-from stratalog.spark.pipelines.commits import PARTITION, Commit, Note
-from stratalog.spark.pipelines.executors import parallelism, watched
-from stratalog.spark.pipelines.ledger import Ledger, Scope, State
-from stratalog.spark.pipelines.places import Path, paths_of
-from stratalog.spark.pipelines.result import PipelineResult, Progress
+from stratalog.spark.pipelines import PipelineResult, Progress, commits
+from stratalog.spark.pipelines.commits import (
+    BYTES,
+    DEAD_LETTERS,
+    PARTITION,
+    RECORDS,
+    WHY,
+    Admit,
+    Commit,
+    Note,
+)
+from stratalog.spark.pipelines.executors import Path, names_of, paths_of, slots, watched
+from stratalog.spark.pipelines.pipeline_offsets import PipelineOffsets, State, start_writing
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -57,11 +49,9 @@ if TYPE_CHECKING:
 
 # -- files -------------------------------------------------------------------------------------------
 #
-# The files of an ingest: which there are, and their rows as a frame with what is needed to tell of bad ones.
-#
-# Files are found by Spark, so whatever it can read can be ingested: local paths, ``s3a://``, ``hdfs://``;
-# names, patterns and directories, which are searched through. Names that begin with ``_`` or ``.`` are
-# passed over: write a file under such a name and rename it when it is complete.
+# Spark finds the files, so everything it can read can be ingested: local paths, ``s3a://``, ``hdfs://``;
+# names, patterns and directories, which are searched recursively. Names that begin with ``_`` or ``.`` are
+# skipped: write a file under such a name and rename it when it is complete.
 
 
 FORMATS = ("json", "csv", "parquet")
@@ -81,7 +71,7 @@ _GLOB = re.compile(r"([\\*?\[\]{}])")
 
 @dataclass(frozen=True, order=True)
 class File:
-    """One file, as Spark lists it. ``url`` is what the ledger and dead letters call it."""
+    """One file, as Spark lists it. ``url`` names it in `pipeline_offsets` and dead letters."""
 
     url: str
     path: str
@@ -93,9 +83,9 @@ class File:
 
 
 def find_files(spark: SparkSession, names: Sequence[str]) -> list[File]:
-    """Every file behind these names, sorted; NotFoundError when a name leads nowhere."""
+    """Return every file that matches these names, sorted; raise NotFoundError if a name matches none."""
     if not names:
-        raise ConfigError("no files: name files, patterns or directories")
+        raise ConfigError("no files given: pass files, patterns or directories")
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     try:
         rows = (
@@ -111,18 +101,20 @@ def find_files(spark: SparkSession, names: Sequence[str]) -> list[File]:
 
 
 def format_of(files: Sequence[File]) -> str:
-    """What the files' names say they are; ConfigError when they say nothing, or not the same."""
+    """Return the format by the files' names; raise ConfigError if they have none, or several."""
     found = set()
     for file in files:
         match = _SUFFIX.search(file.path)
         kind = _EXTENSIONS.get(match[1].lower()) if match else None
         if kind is None:
             raise ConfigError(
-                f"the name of {file.path} does not say what it is; give the format: {', '.join(FORMATS)}"
+                f"the name of {file.path} does not tell its format; pass the format: {', '.join(FORMATS)}"
             )
         found.add(kind)
     if len(found) > 1:
-        raise ConfigError(f"files of more than one kind ({', '.join(sorted(found))}); ingest one at a time")
+        raise ConfigError(
+            f"files of more than one format ({', '.join(sorted(found))}); ingest one format at a time"
+        )
     return found.pop()
 
 
@@ -135,8 +127,8 @@ class Input:
     options: Mapping[str, str]
 
     def read(self, spark: SparkSession, files: Sequence[File], *, columns: bool) -> DataFrame:
-        """Their rows, with `BAD`, `RAW`, `FILE` and `START`. ``columns`` False: nobody asks for any of
-        JSON's."""
+        """Return their rows, with `BAD`, `RAW`, `FILE` and `START`. ``columns`` False: none of JSON's columns
+        is used."""
         paths = [_GLOB.sub(r"\\\1", file.path) for file in files]
         if self.format == "json":
             rows = self._json(spark, paths, columns)
@@ -152,14 +144,14 @@ class Input:
         if self.schema is None and columns:
             inferred = spark.read.options(**self.options).option("columnNameOfCorruptRecord", BAD).json(paths)
             schema = StructType([each for each in inferred.schema.fields if each.name != BAD])
-        told = {**self.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
+        options = {**self.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
         text = {name: self.options[name] for name in ("lineSep", "encoding") if name in self.options}
         lines = spark.read.options(**text).text(paths)
         lines = lines.where(sql.length(sql.btrim("value", sql.lit(" \t\r\n"))) > 0)
         parsed = lines.select(
-            sql.from_json("value", StructType([*schema.fields, StructField(BAD, StringType())]), told).alias(
-                "__row"
-            ),
+            sql.from_json(
+                "value", StructType([*schema.fields, StructField(BAD, StringType())]), options
+            ).alias("__row"),
             sql.col("value").cast("binary").alias(RAW),
             sql.col("_metadata.file_path").alias(FILE),
             sql.col("_metadata.file_block_start").alias(START),
@@ -167,10 +159,10 @@ class Input:
         return parsed.select("__row.*", RAW, FILE, START)
 
     def _csv(self, spark: SparkSession, paths: list[str]) -> DataFrame:
-        said = {"header": "true", **self.options}
-        schema = self.schema or spark.read.options(**said).csv(paths[:1]).schema
+        options = {"header": "true", **self.options}
+        schema = self.schema or spark.read.options(**options).csv(paths[:1]).schema
         rows = (
-            spark.read.options(**said)
+            spark.read.options(**options)
             .schema(StructType([*schema.fields, StructField(BAD, StringType())]))
             .option("mode", "PERMISSIVE")
             .option("columnNameOfCorruptRecord", BAD)
@@ -193,7 +185,7 @@ class Input:
 
 
 def explain(reason: str, raw: bytes | None) -> str:
-    """Say more of a line that is no JSON; runs where the line is."""
+    """Add to the reason why a line is not JSON; runs in the tasks."""
     if reason != UNREADABLE["json"] or raw is None:
         return reason
     try:
@@ -204,13 +196,13 @@ def explain(reason: str, raw: bytes | None) -> str:
 
 
 def quoted(name: str) -> str:
-    """A column's name for SQL, whatever is in it."""
+    """Return a column's name quoted for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 @contextmanager
 def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Have the session's settings say this for a while."""
+    """Change the session's settings for the block."""
     before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in wanted}
     try:
         for name, value in wanted.items():
@@ -226,17 +218,18 @@ def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
 
 # -- rows --------------------------------------------------------------------------------------------
 #
-# Rows of any frame as records, by SQL expressions; those that give none keep their place and say why.
+# Rows of any frame as records, by SQL expressions; a row that gives none keeps its place and has a reason.
 
 
 LAST_MS = 253_402_300_799_999
-"""The end of the year 9999: what Spark can say of times."""
+"""The end of the year 9999, Spark's last time."""
 _HEADERS = "array<struct<key: string, value: binary>>"
+_TIMES = (types.TimestampType, types.TimestampNTZType, types.DateType, StringType, types.NullType)
 
 
 @dataclass(frozen=True)
 class Expressions:
-    """What of a row becomes what of a record, in Spark's SQL."""
+    """The parts of a record as expressions over a row, in Spark's SQL."""
 
     key: str | None = None
     value: str | None = None
@@ -247,17 +240,17 @@ class Expressions:
 
     def __post_init__(self) -> None:
         if wrong := sorted(self.allow_null - {"key", "value"}):
-            raise ConfigError(f"allow_null: {', '.join(wrong)}, takes key, value or both")
+            raise ConfigError(f"allow_null: expected key, value or both, got {', '.join(wrong)}")
 
     @property
     def any(self) -> bool:
-        """Whether columns are asked for at all."""
+        """True if any column is used."""
         return bool(self.key or self.value or self.timestamp or self.partition or self.headers)
 
     def apply(self, rows: DataFrame, unreadable: str) -> DataFrame:
-        """The columns `admission.INPUT`; ConfigError names an expression that cannot be.
+        """Return rows with the columns `commits.INPUT`; raise ConfigError for an expression that is wrong.
 
-        Rows may have the columns of `ingest_files`; a frame of the user's has none of them.
+        Rows of files have `BAD`, `RAW`, `FILE` and `START`; a frame of the user's has none of them.
         """
         inner = (BAD, RAW, FILE, START)
         own = [name for name in rows.columns if name not in (*inner, *SHOWN)]
@@ -275,34 +268,34 @@ class Expressions:
             self._header_list(rows).alias("headers"),
             self._partition(rows).alias(PARTITION),
             (sql.col(BAD) if from_file else _none("string")).alias("bad"),
-            (sql.col(FILE) if from_file else sql.lit("a DataFrame")).alias(admission.WHERE),
-            raw.alias(admission.RAW),
-            (sql.col(START) if from_file else sql.lit(0).cast("bigint")).alias(admission.START),
+            (sql.col(FILE) if from_file else sql.lit("a DataFrame")).alias(commits.WHERE),
+            raw.alias(commits.RAW),
+            (sql.col(START) if from_file else sql.lit(0).cast("bigint")).alias(commits.START),
         )
         reason = self._reason(unreadable)
-        made = made.withColumn(admission.REASON, reason)
+        made = made.withColumn(commits.REASON, reason)
         # What a record was made of matters only where none was made.
-        dead = sql.when(sql.col(admission.REASON).isNotNull(), sql.col(admission.RAW))
-        return made.withColumn(admission.RAW, dead).select(*admission.INPUT)
+        dead = sql.when(sql.col(commits.REASON).isNotNull(), sql.col(commits.RAW))
+        return made.withColumn(commits.RAW, dead).select(*commits.INPUT)
 
     def _reason(self, unreadable: str) -> Column:
         reason = sql.when(sql.col("bad").isNotNull(), sql.lit(unreadable))
         if self.timestamp is not None:
-            told = f"the timestamp's expression {self.timestamp!r} gives no time from 1970 to 9999"
-            reason = reason.when(sql.col("timestamp").isNull(), sql.lit(told))
-        for name, said in (("key", self.key), ("value", self.value)):
-            if said is not None and name not in self.allow_null:
-                told = f"the {name}'s expression {said!r} gives null"
-                reason = reason.when(sql.col(name).isNull(), sql.lit(told))
+            why = f"the timestamp's expression {self.timestamp!r} gives no time from 1970 to 9999"
+            reason = reason.when(sql.col("timestamp").isNull(), sql.lit(why))
+        for name, text in (("key", self.key), ("value", self.value)):
+            if text is not None and name not in self.allow_null:
+                why = f"the {name}'s expression {text!r} gives null"
+                reason = reason.when(sql.col(name).isNull(), sql.lit(why))
         return reason
 
     def _bytes(self, rows: DataFrame, what: str, text: str) -> Column:
-        """A value as the serializers of its type would: text as UTF-8, anything with parts as JSON."""
+        """Return a value as bytes: text as UTF-8, structs, arrays and maps as JSON."""
         kind = _type_of(rows, what, text)
         found = sql.expr(text)
-        if isinstance(kind, BinaryType):
+        if isinstance(kind, types.BinaryType):
             return found
-        if isinstance(kind, (StructType, ArrayType, MapType, VariantType)):
+        if isinstance(kind, (StructType, types.ArrayType, types.MapType, types.VariantType)):
             found = sql.to_json(found)
         return found.cast("string").cast("binary")
 
@@ -310,12 +303,12 @@ class Expressions:
         if self.timestamp is None:
             return _none("timestamp")
         kind, found = _type_of(rows, "timestamp", self.timestamp), sql.expr(self.timestamp)
-        if isinstance(kind, IntegralType):
+        if isinstance(kind, types.IntegralType):
             found = found.cast("bigint")
             return sql.when(found.between(0, LAST_MS), sql.timestamp_millis(found))
-        if not isinstance(kind, (TimestampType, TimestampNTZType, DateType, StringType, NullType)):
+        if not isinstance(kind, _TIMES):
             raise ConfigError(
-                f"timestamp: the expression {self.timestamp!r} gives {kind.simpleString()}, takes a"
+                f"timestamp: the expression {self.timestamp!r} gives {kind.simpleString()}; expected a"
                 " timestamp, a date, ISO text or whole epoch milliseconds"
             )
         found = found.cast("timestamp")
@@ -325,12 +318,12 @@ class Expressions:
         if self.partition is None:
             return _none("int")
         kind = _type_of(rows, "partition", self.partition)
-        if not isinstance(kind, (IntegralType, NullType)):
+        if not isinstance(kind, (types.IntegralType, types.NullType)):
             raise ConfigError(
-                f"partition: the expression {self.partition!r} gives {kind.simpleString()}, takes a whole"
+                f"partition: the expression {self.partition!r} gives {kind.simpleString()}; expected a whole"
                 " number"
             )
-        # One that is no int must stay a wrong one.
+        # A number that is no int must stay wrong.
         wide = sql.expr(self.partition).cast("bigint")
         return sql.when(wide.between(0, 2**31 - 1), wide.cast("int")).when(wide.isNotNull(), sql.lit(-1))
 
@@ -344,14 +337,14 @@ class Expressions:
         return sql.array(*pairs).cast(_HEADERS)
 
 
-def _type_of(rows: DataFrame, what: str, text: str) -> DataType:
+def _type_of(rows: DataFrame, what: str, text: str) -> types.DataType:
     try:
         return rows.select(sql.expr(text).alias("it")).schema["it"].dataType
     except (AnalysisException, ParseException) as error:
         first = str(error).strip().partition("\n")[0]
         names = [name for name in rows.columns if not name.startswith("__")]
         raise ConfigError(
-            f"{what}: the expression {text!r} cannot be: {first[:300]}; there are the columns"
+            f"{what}: the expression {text!r} is wrong: {first[:300]}; the columns are"
             f" {', '.join(names[:40]) or 'none'}"
         ) from None
 
@@ -409,63 +402,66 @@ def ingest(
     archive: str | None = None,
     progress: Progress | None = None,
 ) -> PipelineResult:
-    """Bring ``files`` (names, patterns, directories) or a ``frame`` into a topic, each exactly once.
+    """Write ``files`` (names, patterns, directories) or a ``frame`` into a topic, each exactly once.
 
-    ``format`` is json (one object a line), csv or parquet, by the files' names unless given; ``schema``
-    the columns, as Spark writes them (``"id bigint, at timestamp"``), inferred for JSON and all text for
-    CSV unless given; ``options`` are those of Spark's reader. The expressions may also use ``_file`` and,
-    in JSON, ``_line``. Without ``value`` a record is the line as it is, or the row as JSON. ``timestamp``
-    gives a timestamp, ISO text or epoch milliseconds; without it records get the time of their ingestion.
-    A null key or value is a dead letter unless ``allow_null`` names it.
+    ``format`` is json (one object a line), csv or parquet, by the files' names unless given; ``schema`` the
+    columns, as Spark writes them (``"id bigint, at timestamp"``), inferred for JSON and all text for CSV
+    unless given; ``options`` are those of Spark's reader. The expressions may also use ``_file`` and, in
+    JSON, ``_line``. Without ``value`` a record is the line as it is, or the row as JSON. ``timestamp`` gives
+    a timestamp, ISO text or epoch milliseconds; without it records get the time of their ingestion. A null
+    key or value is a dead letter unless ``allow_null`` names it.
 
-    ``partitions`` makes the topic when it is missing. More than ``max_dead_letters`` in a batch of files
-    are an InvalidRecordError, and nothing of the batch is taken in; without it that is so when a first
-    batch has not one row that could be taken. ``name`` tells apart ingests of the same files into the
-    same topic; a frame is ingested once under its name, and each time without one. ``changed`` says what
-    to do with a file that was ingested and is another now: ``report`` leaves it and makes the result not
-    ``ok``. ``ordered`` False reads many small files faster, in no order.
+    ``partitions`` creates the topic if it is missing. More than ``max_dead_letters`` in a batch of files
+    raise InvalidRecordError, and nothing of the batch is taken in; without it that happens when a first batch
+    has not one row that can be taken. ``name`` tells apart ingests of the same files into the same topic; a
+    frame is ingested once under its name, and each time without one. ``changed`` decides about a file that
+    was ingested and has changed since: ``report`` leaves it and makes the result not ``ok``. ``ordered``
+    False reads many small files faster, in no order.
     """
     started = time.monotonic()
     paths = paths_of(path)
     if not paths:
         raise ConfigError(
-            "ingest writes to a log directory: give path"
+            "ingest writes to a log directory: pass path"
             + (", an archive cannot be written" if archive else "")
         )
     if (files is None) == (frame is None):
-        raise ConfigError("ingest takes files or a frame, one of them")
+        raise ConfigError("ingest takes either files or a frame: pass one of them")
     if frame is not None and frame.isStreaming:
         raise ConfigError("the frame is a stream: write it with writeStream.format('stratalog')")
     if changed not in CHANGED:
-        raise ConfigError(f"changed: {changed!r} is none of {', '.join(CHANGED)}")
-    said = Expressions(key, value, timestamp, partition, dict(headers or {}), frozenset(allow_null))
-    letters = dead_letter_topic or dead_letters.topic_for(topic)
-    job = _Job(spark, paths, topic, letters, said, max_dead_letters, progress)
-    job.prepare(name, partitions)
+        raise ConfigError(f"changed: expected one of {', '.join(CHANGED)}, got {changed!r}")
+    made = Expressions(key, value, timestamp, partition, dict(headers or {}), frozenset(allow_null))
+    offsets, admit = start_writing(
+        "ingest",
+        paths,
+        topic,
+        name=name or topic,
+        partitions=partitions,
+        letters=dead_letter_topic,
+        by_partition=partition is not None,
+        explain=explain,
+    )
+    job = _Job(spark, paths, topic, offsets, admit, made, max_dead_letters, progress)
     if frame is not None:
         with settings(spark, _LENIENT):
             job.frame(frame, once=name is not None)
         return job.result(started)
-    names = [files] if isinstance(files, str) else list(files or ())
+    names = names_of(files)
     with watched(spark, progress, "listing files"):
         found = find_files(spark, names)
     if not found:
-        job.notes.append(f"no files behind {', '.join(names)}")
+        job.notes.append(f"no files match {', '.join(names)}")
     else:
-        how = _input(spark, format or format_of(found), schema, options)
+        how = _input(format or format_of(found), schema, options)
         job.files(found, how, changed, ordered, max(batch_bytes, 1), max(batch_files, 1))
     return job.result(started)
 
 
-def _input(
-    spark: SparkSession,
-    format: str,
-    schema: str | StructType | None,
-    options: Mapping[str, object] | None,
-) -> Input:
+def _input(format: str, schema: str | StructType | None, options: Mapping[str, object] | None) -> Input:
     if format not in FORMATS:
         raise ConfigError(f"format: {format!r} is none of {', '.join(FORMATS)}")
-    columns: DataType | None = schema if isinstance(schema, StructType) else None
+    columns: types.DataType | None = schema if isinstance(schema, StructType) else None
     if isinstance(schema, str):
         try:
             columns = StructType.fromDDL(schema)
@@ -473,12 +469,14 @@ def _input(
             line = str(error).strip().partition("\n")[0]
             raise ConfigError(f'schema: {line}; write "id bigint, at timestamp"') from None
     if columns is not None and not isinstance(columns, StructType):
-        raise ConfigError(f'schema: {schema!r} is no list of columns; write "id bigint, at timestamp"')
-    told = {
+        raise ConfigError(
+            f'schema: expected a list of columns such as "id bigint, at timestamp", got {schema!r}'
+        )
+    texts = {
         key: str(each).lower() if isinstance(each, bool) else str(each)
         for key, each in (options or {}).items()
     }
-    return Input(format, columns, told)
+    return Input(format, columns, texts)
 
 
 @dataclass
@@ -488,55 +486,31 @@ class _Job:
     spark: SparkSession
     paths: tuple[str, ...]
     topic: str
-    letters: str
-    said: Expressions
+    offsets: PipelineOffsets
+    admit: Admit
+    made: Expressions
     max_dead_letters: int | None
     progress: Progress | None
     counts: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     details: dict[str, object] = field(default_factory=dict)
     ok: bool = True
-    ledger: Ledger = field(init=False)
-    admit: Admit = field(init=False)
-
-    def prepare(self, name: str | None, partitions: int | None) -> None:
-        wanted: dict[str, tuple[int | None, Mapping[str, str]]] = {self.letters: (1, dead_letters.CONFIG)}
-        if partitions is not None:
-            wanted[self.topic] = (partitions, {})
-        else:
-            rules_of(self.paths, self.topic)
-        scope = Scope("ingest", self.topic, "", name or self.topic)
-        Ledger(self.paths, scope).prepare(wanted)
-        rules = rules_of(self.paths, self.topic)
-        self.ledger = Ledger(self.paths, replace(scope, topic_id=rules.topic_id))
-        self.admit = Admit(
-            rules,
-            self.letters,
-            rules_of(self.paths, self.letters).max_batch_bytes,
-            f"ingest {self.topic}",
-            self.said.partition is not None,
-            explain,
-        )
-        self.details |= {"topic": self.topic, "dead_letter_topic": self.letters, "name": name or self.topic}
 
     # -- a frame -----------------------------------------------------------------------------------------
 
     def frame(self, frame: DataFrame, *, once: bool) -> None:
-        state = self.ledger.read() if once else State()
+        name = self.offsets.scope.name
+        state = self.offsets.read() if once else State()
         if once and state.last:
-            self.notes.append(
-                f"a frame was ingested under the name {self.ledger.scope.name!r} before: nothing done"
-            )
+            self.notes.append(f"a frame was ingested under the name {name!r} before: nothing done")
             return
-        query = self.ledger.scope.query if once else f"ingest-{uuid.uuid4()}"
+        query = self.offsets.scope.query if once else f"ingest-{uuid.uuid4()}"
         commit = Commit(self.paths, query, state.batch if once else 0, job=not once)
-        notes = self.ledger.noted(commit.batch) if once else {}
-        rows = self.said.apply(frame, "")
+        notes = self.offsets.noted(commit.batch) if once else {}
+        rows = self.made.apply(frame, "")
         counts = self._write(commit, rows, f"ingest into {self.topic}", first=True, notes=notes)
-        if once and not self.ledger.is_mine(self.ledger.after(commit.batch), commit.batch):
-            self.notes.append(
-                f"another run ingested a frame under the name {self.ledger.scope.name!r}: nothing done"
-            )
+        if once and not self.offsets.is_mine(self.offsets.after(commit.batch), commit.batch):
+            self.notes.append(f"another run ingested a frame under the name {name!r}: nothing done")
             return
         self.counts += counts
 
@@ -551,12 +525,12 @@ class _Job:
         batch_bytes: int,
         batch_files: int,
     ) -> None:
-        state = self.ledger.read()
+        state = self.offsets.read()
         others = [file for file in found if _differs(file, state)]
         again = {file.url for file in others} if changed == "ingest" else set()
         before = sum(1 for file in found if file.url in state.done and file.url not in again)
         if others and changed == "report":
-            self._tell_changed(others)
+            self._report_changed(others)
         total = sum(file.size_bytes for file in found if file.url not in state.done or file.url in again)
         done = 0
         while True:
@@ -564,17 +538,14 @@ class _Job:
             if not todo:
                 break
             batch = _cut(todo, batch_bytes, batch_files)
-            what = (
-                f"ingest {format_bytes(done)} of {format_bytes(total)}"
-                if len(batch) < len(todo) or done
-                else "ingest"
-            )
-            commit = Commit(self.paths, self.ledger.scope.query, state.batch)
+            several = len(batch) < len(todo) or done
+            what = f"ingest {format_bytes(done)} of {format_bytes(total)}" if several else "ingest"
+            commit = Commit(self.paths, self.offsets.scope.query, state.batch)
             marks = {file.url: file.facts() for file in batch}
-            notes = self.ledger.noted(commit.batch, {"files": len(batch)}, marks)
+            notes = self.offsets.noted(commit.batch, {"files": len(batch)}, marks)
             counts = self._read(commit, batch, how, ordered, what, notes)
-            state = self.ledger.after(commit.batch)
-            if self.ledger.is_mine(state, commit.batch, batch[0].url):
+            state = self.offsets.after(commit.batch)
+            if self.offsets.is_mine(state, commit.batch, batch[0].url):
                 self.counts += counts
                 self.counts["files"] += len(batch)
                 self.counts["batches"] += 1
@@ -584,12 +555,12 @@ class _Job:
         if before:
             self.notes.append(f"{before:,} file{'s were' if before > 1 else ' was'} ingested before")
 
-    def _tell_changed(self, others: list[File]) -> None:
+    def _report_changed(self, others: list[File]) -> None:
         self.ok = False
         shown = ", ".join(file.url for file in others[:5]) + (" …" if len(others) > 5 else "")
         self.notes.append(
             f"{len(others)} ingested before and changed since, left alone: {shown}; changed='ingest'"
-            " takes them once more, whole, 'skip' leaves them in peace"
+            " takes them once more, whole, 'skip' ignores them"
         )
 
     def _read(
@@ -597,14 +568,14 @@ class _Job:
     ) -> Counter[str]:
         conf = dict(_LENIENT)
         if ordered:
-            # Each piece of a file a task of its own, so that they can be put in order.
-            size = sum(file.size_bytes for file in batch) // (2 * parallelism(self.spark))
+            # Each piece of a file is a task of its own, so that they can be put in order.
+            size = sum(file.size_bytes for file in batch) // (2 * slots(self.spark))
             split = str(min(max(size, SMALLEST_SPLIT), LARGEST_SPLIT))
             conf |= {_SPLIT: split, _OPEN_COST: split}
         with settings(self.spark, conf), _bad_files_named():
             with watched(self.spark, self.progress, "looking at columns"):
-                rows = how.read(self.spark, batch, columns=self.said.any)
-                rows = self.said.apply(rows, UNREADABLE.get(how.format, ""))
+                rows = how.read(self.spark, batch, columns=self.made.any)
+                rows = self.made.apply(rows, UNREADABLE.get(how.format, ""))
             return self._write(commit, rows, what, first=commit.batch == 0, notes=notes)
 
     def _write(
@@ -615,28 +586,35 @@ class _Job:
             return commit.write(rows, self.admit, partition=self.admit.partition, check=limit, notes=notes)
 
     def result(self, started: float) -> PipelineResult:
-        counts = {name: self.counts[name] for name in ("files", RECORDS, dead_letters.COUNT, BYTES)}
-        if dead := counts[dead_letters.COUNT]:
-            self.notes.append(f"{dead:,} to {self.letters}: {_reasons(self.counts)}")
-        reasons = {each.removeprefix(WHY): n for each, n in self.counts.items() if each.startswith(WHY)}
-        details = self.details | {"batches": self.counts["batches"], "reasons": reasons}
+        counts = {name: self.counts[name] for name in ("files", RECORDS, DEAD_LETTERS, BYTES)}
+        letters = self.admit.letters.topic
+        if dead := counts[DEAD_LETTERS]:
+            self.notes.append(f"{dead:,} to {letters}: {_reasons(self.counts)}")
+        details = {
+            "topic": self.topic,
+            "dead_letter_topic": letters,
+            "name": self.offsets.scope.name,
+            **self.details,
+            "batches": self.counts["batches"],
+            "reasons": {each.removeprefix(WHY): n for each, n in self.counts.items() if each.startswith(WHY)},
+        }
         seconds = time.monotonic() - started
         return PipelineResult("ingest", counts, details, tuple(self.notes), self.ok, seconds)
 
 
 @dataclass(frozen=True)
 class _Limit:
-    """Whether so many dead letters are all right. Picklable: the commit asks."""
+    """Raises when there are too many dead letters. Picklable: the commit calls it."""
 
     most: int | None
     first: bool
 
     def __call__(self, counts: Counter[str]) -> None:
-        dead = counts[dead_letters.COUNT]
+        dead = counts[DEAD_LETTERS]
         if self.most is None and self.first and dead and not counts[RECORDS]:
             raise InvalidRecordError(
-                f"not one of {dead:,} rows can be taken: {_reasons(counts)}; nothing was ingested. With"
-                " max_dead_letters they all become dead letters"
+                f"not one of {dead:,} rows can be taken: {_reasons(counts)}; nothing was ingested. Pass"
+                " max_dead_letters to make them all dead letters"
             )
         if self.most is not None and dead > self.most:
             raise InvalidRecordError(
@@ -647,7 +625,7 @@ class _Limit:
 
 @contextmanager
 def _bad_files_named() -> Iterator[None]:
-    """A file that is not what it should be is a CorruptionError with its name, instead of a page of Java."""
+    """Raise a CorruptionError with the file's name instead of a page of Java."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -657,7 +635,7 @@ def _bad_files_named() -> Iterator[None]:
             raise
         why = " ".join((cause[1] if cause else text).split())[:500]
         raise CorruptionError(
-            f"{why}; nothing of this batch was ingested: mend the file, or leave it out", path=file[1]
+            f"{why}; nothing of this batch was ingested: repair the file, or leave it out", path=file[1]
         ) from error
 
 
@@ -670,7 +648,7 @@ def _differs(file: File, state: State) -> bool:
 
 
 def _cut(files: list[File], most_bytes: int, most_files: int) -> list[File]:
-    """The first of the files, as many as fit into a batch, and at least one."""
+    """Return the first of the files, as many as fit into a batch, and at least one."""
     size = 0
     for count, file in enumerate(files):
         size += file.size_bytes
@@ -683,5 +661,5 @@ def _reasons(counts: Counter[str]) -> str:
     found = sorted(
         ((n, each.removeprefix(WHY)) for each, n in counts.items() if each.startswith(WHY)), reverse=True
     )
-    told = [f"{n:,} × {each}" for n, each in found[:3]]
-    return "; ".join(told) + ("; …" if len(found) > 3 else "")
+    shown = [f"{n:,} × {each}" for n, each in found[:3]]
+    return "; ".join(shown) + ("; …" if len(found) > 3 else "")

@@ -1,20 +1,19 @@
 """``replay``: a range of times or offsets, from a log, an archive or Parquet, into a topic, exactly once.
 
-What is to be replayed is pinned when a replay begins; a run that died half way goes on with it, part by
-part, each a commit that also notes down how far it is (see `ledger`). A replay that is done stays done,
-until it is asked for ``again``. Records of a partition stay in their order.
+The range is pinned when a replay starts; a run that died half way is continued part by part, each a commit
+that also notes how far it is (see `pipeline_offsets`). A finished replay does nothing when it is run again,
+unless with ``again``. Records of a partition stay in their order.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -23,12 +22,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from stratalog.config.units import format_time, parse_time
-from stratalog.errors import ConfigError, CorruptionError, InvalidArgumentError, NotFoundError
+from stratalog.config.units import format_time
+from stratalog.errors import ConfigError, CorruptionError, NotFoundError
 from stratalog.log.read.reader import Isolation
 from stratalog.spark.logs import opened
 from stratalog.spark.offsets import (
-    Offsets,
     Pair,
     format_offsets,
     parse_offsets,
@@ -36,23 +34,19 @@ from stratalog.spark.offsets import (
     resolve,
 )
 from stratalog.spark.options import Subscription
-from stratalog.spark.pipelines import dead_letters
-from stratalog.spark.pipelines.admission import (
-    BYTES,
-    INPUT,
-    RAW,
-    REASON,
-    RECORDS,
-    START,
-    WHERE,
-    Admit,
-    rules_of,
+from stratalog.spark.pipelines import PipelineResult, Progress, commits
+from stratalog.spark.pipelines.commits import BYTES, DEAD_LETTERS, RECORDS, Admit, Commit, Tally
+from stratalog.spark.pipelines.executors import (
+    Moment,
+    Path,
+    moment_ms,
+    names_of,
+    paths_of,
+    place_options,
+    watched,
+    where_of,
 )
-from stratalog.spark.pipelines.commits import PARTITION, Commit, Tally
-from stratalog.spark.pipelines.executors import watched, where_of
-from stratalog.spark.pipelines.ledger import TOPIC, Ledger, Scope, State
-from stratalog.spark.pipelines.places import Path, paths_of, place_options
-from stratalog.spark.pipelines.result import PipelineResult, Progress
+from stratalog.spark.pipelines.pipeline_offsets import TOPIC, PipelineOffsets, State, start_writing
 from stratalog.spark.schema import HEADERS, SPARK_SCHEMA_WITH_HEADERS
 
 if TYPE_CHECKING:
@@ -61,28 +55,8 @@ if TYPE_CHECKING:
 
 # -- what is replayed --------------------------------------------------------------------------------
 #
-# What a replay takes: offsets of partitions, pinned once, in as many parts as it has commits.
-#
-# Pure values. A plan is kept in the ledger with the first part, so that a run that goes on takes the very
-# same records, whatever was appended meanwhile.
-
-
-Moment = str | int | dt.datetime | None
-"""``2026-01-01T12:00:00Z``, ``-10m``, epoch milliseconds, or a datetime; without a zone it is UTC."""
-_UTC_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
-
-def moment_ms(given: Moment, what: str, now_ms: int) -> int | None:
-    """A moment in epoch milliseconds; ConfigError names the argument that is none."""
-    if isinstance(given, dt.datetime):
-        zoned = given if given.tzinfo is not None else given.replace(tzinfo=dt.UTC)
-        return (zoned - _UTC_EPOCH) // dt.timedelta(milliseconds=1)
-    if given is None:
-        return None
-    try:
-        return parse_time(str(given), now_ms)
-    except InvalidArgumentError as error:
-        raise ConfigError(f"{what}: {error}") from None
+# Offsets of partitions, pinned once, in as many parts as there are commits. A plan is noted with the first
+# part, so that a run that continues takes the same records, whatever was appended meanwhile.
 
 
 class Extent(NamedTuple):
@@ -94,7 +68,7 @@ class Extent(NamedTuple):
     end: int
 
     def part(self, number: int, parts: int) -> Extent:
-        """One of so many parts, which together are the whole."""
+        """Return one of so many parts, which together are the whole."""
         length = self.end - self.start
         first, last = self.start + length * number // parts, self.start + length * (number + 1) // parts
         return self._replace(start=first, end=last)
@@ -102,60 +76,40 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """All of a replay."""
+    """A whole replay."""
 
     extents: tuple[Extent, ...]
     since_ms: int | None = None
     until_ms: int | None = None
     parts: int = 1
     generation: int = 0
-    """How often the same was replayed anew before."""
+    """How often the same was replayed before."""
 
     def part(self, number: int) -> list[Extent]:
-        """What of the partitions a part takes; nothing of some, or of any."""
+        """Return the extents of a part; it may be empty."""
         cut = (each.part(number, self.parts) for each in self.extents)
         return [each for each in cut if each.start < each.end]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "extents": [list(each) for each in self.extents],
-            "since_ms": self.since_ms,
-            "until_ms": self.until_ms,
-            "parts": self.parts,
-            "generation": self.generation,
-        }
+        return asdict(self) | {"extents": [list(each) for each in self.extents]}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any], where: str) -> Plan:
+    def from_json(cls, noted: Mapping[str, Any], where: str) -> Plan:
         try:
             return cls(
-                tuple(Extent(str(t), int(p), int(s), int(e)) for t, p, s, e in told["extents"]),
-                told["since_ms"],
-                told["until_ms"],
-                int(told["parts"]),
-                int(told["generation"]),
+                tuple(Extent(str(t), int(p), int(s), int(e)) for t, p, s, e in noted["extents"]),
+                noted["since_ms"],
+                noted["until_ms"],
+                int(noted["parts"]),
+                int(noted["generation"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptionError(f"not the plan of a replay: {error!r}", path=where) from None
 
 
-def parts_of(extents: Sequence[Extent], most: int) -> int:
-    """Into how many parts of about ``most`` offsets these are cut."""
-    return max(1, -(-sum(each.end - each.start for each in extents) // most))
-
-
-def said_of(extents: Sequence[Extent]) -> Iterator[str]:
-    """For people."""
-    for each in extents:
-        yield f"{each.topic}-{each.partition} {each.start} to {each.end - 1}"
-
-
 # -- where from --------------------------------------------------------------------------------------
 #
-# Where a replay reads: a log, an archive, both as one; or Parquet, as ``export`` writes it.
-#
-# A source pins what there is (`extents`) and gives the rows of such extents: ``topic``, ``partition`` and
-# ``offset`` always, and what else of a record is asked for. Changes nothing.
+# A log, an archive, both as one; or Parquet, as ``export`` writes it. Changes nothing.
 
 
 PLACE = ("topic", "partition", "offset")
@@ -181,13 +135,15 @@ class Source(Protocol):
 
     @property
     def ordered(self) -> bool:
-        """Whether rows come in the order of their offsets, a partition after the other."""
+        """True if rows come in the order of their offsets, one partition after the other."""
 
-    def extents(self, spark: SparkSession, asked: Asked) -> list[Extent]: ...
+    def extents(self, spark: SparkSession, asked: Asked) -> list[Extent]:
+        """Pin what exists now."""
 
     def rows(
         self, spark: SparkSession, extents: Sequence[Extent], asked: Asked, names: Sequence[str]
-    ) -> DataFrame: ...
+    ) -> DataFrame:
+        """Return the rows of extents: the columns of `PLACE` and ``names``."""
 
 
 @dataclass(frozen=True)
@@ -201,9 +157,8 @@ class LogSource:
     ordered: bool = True
 
     def extents(self, spark: SparkSession, asked: Asked) -> list[Extent]:
-        """Offsets that there are now; with times, only as far as records of such times are."""
         if not asked.topics:
-            raise ConfigError("topics: say which to replay")
+            raise ConfigError("topics: pass the topics to replay")
         first = parse_offsets_option("starting_offsets", _text(asked.starting, "earliest"))
         last = parse_offsets_option("ending_offsets", _text(asked.ending, "latest"))
         now_ms = time.time_ns() // 1_000_000
@@ -226,9 +181,9 @@ class LogSource:
         pairs: dict[str, list[int]] = {}
         for each in extents:
             pairs.setdefault(each.topic, []).append(each.partition)
-        starts: Offsets = {(each.topic, each.partition): each.start for each in extents}
-        ends: Offsets = {(each.topic, each.partition): each.end for each in extents}
-        told = {
+        starts = {(each.topic, each.partition): each.start for each in extents}
+        ends = {(each.topic, each.partition): each.end for each in extents}
+        options = {
             **place_options(self.path, self.archive),
             "assign": json.dumps(pairs),
             "startingOffsets": json.dumps(format_offsets(starts)),
@@ -238,7 +193,7 @@ class LogSource:
         }
         fields = {field.name: field for field in SPARK_SCHEMA_WITH_HEADERS.fields}
         schema = StructType([fields[name] for name in names])
-        return _in_time(spark.read.format("stratalog").options(**told).schema(schema).load(), asked)
+        return _in_time(spark.read.format("stratalog").options(**options).schema(schema).load(), asked)
 
 
 @dataclass(frozen=True)
@@ -284,7 +239,7 @@ class ParquetSource:
 
                 files = committed_files(local)
                 if not files:
-                    raise NotFoundError(f"{self.parquet}: nothing has been exported there")
+                    raise NotFoundError(f"{self.parquet}: the table is empty; run export first")
                 found = spark.read.option("basePath", local).parquet(*files)
             else:
                 found = spark.read.parquet(self.parquet)
@@ -295,7 +250,7 @@ class ParquetSource:
         if missing:
             how = "; export it with keep_value" if "value" in missing else ""
             raise ConfigError(
-                f"parquet: {self.parquet} has no column {', '.join(dict.fromkeys(missing))}, takes the"
+                f"parquet: {self.parquet} has no column {', '.join(dict.fromkeys(missing))}; expected the"
                 f" columns that export writes{how}"
             )
         return found.select(*(_cast(found, name).alias(name) for name in dict.fromkeys((*PLACE, *names))))
@@ -308,7 +263,7 @@ def _cast(found: DataFrame, name: str) -> Column:
 
 
 def _spanned(rows: DataFrame) -> list[Extent]:
-    """The extents that hold these rows."""
+    """Return the extents that hold these rows."""
     found = rows.groupBy("topic", "partition").agg(sql.min("offset"), sql.max("offset") + 1).collect()
     return sorted(Extent(*row) for row in found)
 
@@ -328,17 +283,17 @@ def _text(given: WholeOffsets, default: str) -> str:
 
 
 def _bounds(what: str, given: WholeOffsets) -> dict[Pair, int]:
-    """Offsets that were named; earliest and latest bound nothing."""
+    """Parse the offsets that were named; earliest and latest bound nothing."""
     text = _text(given, "earliest").strip()
     if text.lower() in ("earliest", "latest"):
         return {}
     try:
-        told = parse_offsets(json.loads(text))
+        found = parse_offsets(json.loads(text))
     except ValueError as error:
         raise ConfigError(
-            f'{what}: {text!r} cannot be read ({error}), takes JSON {{"topic": {{"0": 23}}}} for Parquet'
+            f'{what}: {text!r} cannot be read ({error}); expected JSON {{"topic": {{"0": 23}}}} for Parquet'
         ) from None
-    return {pair: offset for pair, offset in told.items() if offset >= 0}
+    return {pair: offset for pair, offset in found.items() if offset >= 0}
 
 
 # -- the pipeline ------------------------------------------------------------------------------------
@@ -346,9 +301,9 @@ def _bounds(what: str, given: WholeOffsets) -> dict[Pair, int]:
 
 BATCH_RECORDS = 5_000_000
 BROADCAST_ROWS = 1_000_000
-"""Of so many keys the places of their latest records are sent to every executor."""
+"""Up to so many keys, the places of their latest records are sent to every executor."""
 NO_TIMESTAMP_US = -1000
-"""What a record without a timestamp has; it gets the time of the replay."""
+"""The timestamp of a record without one; it gets the time of the replay."""
 
 
 def replay(
@@ -379,29 +334,27 @@ def replay(
     """Write records of ``topics`` into the topic ``into`` of the store at ``to_path`` (``path`` unless
     given).
 
-    From the log at ``path`` and ``archive``, or from ``parquet``: a directory as `export` writes it.
-    Offsets are as in the source's options of those names; ``since`` and ``until`` are times of records,
-    the end excluded. ``latest_per_key``: of each key only the latest record of the range, tombstones too;
-    records without a key all stay. Partitions are chosen by key unless ``keep_partitions``;
-    ``keep_timestamps`` False gives the time of the replay. A record that ``into`` does not take becomes a
-    dead letter.
+    From the log at ``path`` and ``archive``, or from ``parquet``: a directory as `export` writes it. Offsets
+    are as in the source's options of those names; ``since`` and ``until`` are times of records, the end
+    excluded. ``latest_per_key``: of each key only the latest record of the range, tombstones too; records
+    without a key all stay. Partitions are chosen by key unless ``keep_partitions``; ``keep_timestamps`` False
+    gives the time of the replay. A record that ``into`` does not take becomes a dead letter.
 
-    Under the same ``name``, which the other arguments make unless it is given, an unfinished replay is
-    gone on with and a finished one does nothing, unless ``again``. ``partitions`` makes the topic when it
-    is missing.
+    Under the same ``name``, which is derived from the other arguments unless given, an unfinished replay is
+    continued and a finished one does nothing, unless ``again``. ``partitions`` creates the topic if it is
+    missing.
     """
     started = time.monotonic()
     target = paths_of(to_path) or paths_of(path)
     if not target:
-        raise ConfigError("to_path: nothing says which store the records go to; give a log directory")
+        raise ConfigError("to_path: no store given for the records; pass a log directory")
     if parquet is None and not paths_of(path) and not archive:
-        raise ConfigError("nothing says what to replay: give path, archive or parquet")
+        raise ConfigError("nothing to replay from: pass path, archive or parquet")
     if isolation not in ("read_committed", "read_uncommitted"):
-        raise ConfigError(f"isolation: {isolation!r} is neither read_committed nor read_uncommitted")
-    chosen = (topics,) if isinstance(topics, str) else tuple(topics or ())
+        raise ConfigError(f"isolation: expected read_committed or read_uncommitted, got {isolation!r}")
     now_ms = time.time_ns() // 1_000_000
     asked = Asked(
-        chosen,
+        names_of(topics),
         starting_offsets,
         ending_offsets,
         moment_ms(since, "since", now_ms),
@@ -412,18 +365,26 @@ def replay(
         if parquet is not None
         else LogSource(paths_of(path), archive, isolation, fail_on_data_loss)
     )
-    told = {
+    identity = {
         "path": None if parquet is not None else list(paths_of(path)),
         "archive": None if parquet is not None else archive,
         "parquet": parquet,
-        "topics": sorted(chosen),
+        "topics": sorted(asked.topics),
         "offsets": [starting_offsets, ending_offsets],
         "times": [None if each is None else str(each) for each in (since, until)],
         "how": [latest_per_key, keep_partitions, keep_timestamps, isolation],
     }
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
-    job = _Job(spark, target, into, source, asked, latest_per_key, keep_partitions, keep_timestamps, progress)
-    job.prepare(name or digest, partitions, dead_letter_topic or dead_letters.topic_for(into))
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    offsets, admit = start_writing(
+        "replay",
+        target,
+        into,
+        name=name or digest,
+        partitions=partitions,
+        letters=dead_letter_topic,
+        by_partition=keep_partitions,
+    )
+    job = _Job(spark, target, source, asked, offsets, admit, latest_per_key, keep_timestamps, progress)
     try:
         job.run(again, max(batch_records, 1))
     finally:
@@ -437,106 +398,82 @@ class _Job:
 
     spark: SparkSession
     paths: tuple[str, ...]
-    into: str
     source: Source
     asked: Asked
+    offsets: PipelineOffsets
+    admit: Admit
     latest_per_key: bool
-    keep_partitions: bool
     keep_timestamps: bool
     progress: Progress | None
     counts: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
-    details: dict[str, object] = field(default_factory=dict)
-    ledger: Ledger = field(init=False)
-    admit: Admit = field(init=False)
+    plan: Plan | None = None
     winners: DataFrame | None = None
     few: bool = False
 
-    def prepare(self, name: str, partitions: int | None, letters: str) -> None:
-        wanted: dict[str, tuple[int | None, Mapping[str, str]]] = {letters: (1, dead_letters.CONFIG)}
-        if partitions is not None:
-            wanted[self.into] = (partitions, {})
-        else:
-            rules_of(self.paths, self.into)
-        scope = Scope("replay", self.into, "", name)
-        Ledger(self.paths, scope).prepare(wanted)
-        rules = rules_of(self.paths, self.into)
-        self.ledger = Ledger(self.paths, replace(scope, topic_id=rules.topic_id))
-        room = rules_of(self.paths, letters).max_batch_bytes
-        self.admit = Admit(rules, letters, room, f"replay {self.into}", self.keep_partitions)
-        self.details |= {"topic": self.into, "name": name, "dead_letter_topic": letters}
-
     def run(self, again: bool, most: int) -> None:
-        state = self.ledger.read()
+        state = self.offsets.read()
         plan, done = self._known(state)
-        if plan is not None and done < plan.parts and not again:
+        if plan is not None and not again:
+            if done >= plan.parts:
+                self.plan = plan
+                self.notes.append(
+                    "this replay was done before: nothing to do; again=True (--again) replays it once more"
+                )
+                return
             if done:
-                self.notes.append(f"gone on with after part {done} of {plan.parts}")
-        elif plan is not None and not again:
-            self._describe(plan)
-            self.notes.append(
-                "this replay was done before: nothing to do; again=True (--again) replays it once more"
-            )
-            return
+                self.notes.append(f"continued after part {done} of {plan.parts}")
         else:
             plan, done = self._planned(0 if plan is None else plan.generation + 1, most), 0
-        self._describe(plan)
+        self.plan = plan
         if not plan.extents:
             self.notes.append("no records there to replay")
             return
         while done < plan.parts:
-            part = plan.part(done)
-            if not part:
+            if not plan.part(done):
                 done += 1
                 continue
-            asked = replace(self.asked, since_ms=plan.since_ms, until_ms=plan.until_ms)
-            rows = self._rows(plan, done, asked)
-            commit = Commit(self.paths, self.ledger.scope.query, state.batch)
-            facts = {"plan": plan.to_json(), "part": done + 1}
+            rows = self._rows(plan, done)
+            commit = Commit(self.paths, self.offsets.scope.query, state.batch)
             what = "replay" if plan.parts == 1 else f"replay part {done + 1} of {plan.parts}"
             with watched(self.spark, self.progress, what):
                 counts = commit.write(
                     rows,
                     _Replayed(self.admit, self.keep_timestamps, not self.source.ordered),
-                    partition=self.keep_partitions,
-                    notes=self.ledger.noted(commit.batch, facts),
+                    partition=self.admit.partition,
+                    notes=self.offsets.noted(commit.batch, {"plan": plan.to_json(), "part": done + 1}),
                 )
-            state = self.ledger.after(commit.batch)
-            if self.ledger.is_mine(state, commit.batch):
+            state = self.offsets.after(commit.batch)
+            if self.offsets.is_mine(state, commit.batch):
                 self.counts += counts
                 done += 1
                 continue
-            # Another run of the same replay was first: what it noted down counts.
+            # Another run of the same replay was first: what it noted counts.
             known, done = self._known(state)
             plan = known or plan
 
     def _known(self, state: State) -> tuple[Plan | None, int]:
-        told = state.last.get("plan")
-        if told is None:
+        noted = state.last.get("plan")
+        if noted is None:
             return None, 0
-        return Plan.from_json(told, TOPIC), int(state.last.get("part", 0))
+        return Plan.from_json(noted, TOPIC), int(state.last.get("part", 0))
 
     def _planned(self, generation: int, most: int) -> Plan:
         with watched(self.spark, self.progress, "looking what there is"):
             extents = tuple(self.source.extents(self.spark, self.asked))
-        self._check_partitions(extents)
-        parts = parts_of(extents, most)
-        return Plan(extents, self.asked.since_ms, self.asked.until_ms, parts, generation)
-
-    def _check_partitions(self, extents: Sequence[tuple[str, int, int, int]]) -> None:
-        most = max((each[1] for each in extents), default=0)
-        if self.keep_partitions and most >= self.admit.rules.partitions:
+        last, rules = max((each.partition for each in extents), default=0), self.admit.rules
+        if self.admit.partition and last >= rules.partitions:
             raise ConfigError(
-                f"keep_partitions: there is a partition {most}, and {self.into} has 0 to"
-                f" {self.admit.rules.partitions - 1}; add some, or let keys choose"
+                f"keep_partitions: there is a partition {last}, and {rules.topic} has 0 to"
+                f" {rules.partitions - 1}; add some, or leave keep_partitions out"
             )
-
-    def _describe(self, plan: Plan) -> None:
-        self.details |= {**plan.to_json(), "range": list(said_of(plan.extents))}
+        parts = max(1, -(-sum(each.end - each.start for each in extents) // most))
+        return Plan(extents, self.asked.since_ms, self.asked.until_ms, parts, generation)
 
     # -- rows --------------------------------------------------------------------------------------------
 
-    def _rows(self, plan: Plan, number: int, asked: Asked) -> DataFrame:
+    def _rows(self, plan: Plan, number: int) -> DataFrame:
+        asked = replace(self.asked, since_ms=plan.since_ms, until_ms=plan.until_ms)
         rows = self.source.rows(self.spark, plan.part(number), asked, RECORD)
         if not self.latest_per_key:
             return rows if self.source.ordered else rows.orderBy(*PLACE)
@@ -547,11 +484,11 @@ class _Job:
         won = self.winners.withColumn("__won", sql.lit(True))
         kept = rows.join(sql.broadcast(won) if self.few else won, list(PLACE), "left")
         kept = kept.where(sql.col("key").isNull() | sql.col("__won")).select(*RECORD)
-        # What is joined where it is read keeps its order.
+        # Rows that are joined where they are read keep their order.
         return kept if self.few and self.source.ordered else kept.orderBy(*PLACE)
 
     def _latest(self, plan: Plan, asked: Asked) -> DataFrame:
-        """Where the latest record of each key is. In a partition the one with the highest offset, as for
+        """Find the latest record of each key. In a partition it is the one with the highest offset, as for
         compaction; of several partitions the one with the latest of these timestamps."""
         rows = self.source.rows(self.spark, plan.extents, asked, KEYED).where(sql.col("key").isNotNull())
         here = rows.groupBy("key", "topic", "partition").agg(
@@ -565,14 +502,23 @@ class _Job:
             self.winners.unpersist()
 
     def result(self, started: float) -> PipelineResult:
-        counts = {name: self.counts[name] for name in (RECORDS, dead_letters.COUNT, BYTES)}
-        if dead := counts[dead_letters.COUNT]:
-            self.notes.append(f"{dead:,} records that {self.into} does not take went to {self.admit.letters}")
-        for name in ("since_ms", "until_ms"):
-            if isinstance(at := self.details.get(name), int):
-                self.notes.append(f"{name.removesuffix('_ms')} {format_time(at)}")
+        assert self.plan is not None
+        counts = {name: self.counts[name] for name in (RECORDS, DEAD_LETTERS, BYTES)}
+        into, letters = self.admit.rules.topic, self.admit.letters.topic
+        if dead := counts[DEAD_LETTERS]:
+            self.notes.append(f"{dead:,} records that {into} does not take went to {letters}")
+        for name, at_ms in (("since", self.plan.since_ms), ("until", self.plan.until_ms)):
+            if at_ms is not None:
+                self.notes.append(f"{name} {format_time(at_ms)}")
+        details = {
+            "topic": into,
+            "name": self.offsets.scope.name,
+            "dead_letter_topic": letters,
+            **self.plan.to_json(),
+            "range": [f"{e.topic}-{e.partition} {e.start} to {e.end - 1}" for e in self.plan.extents],
+        }
         seconds = time.monotonic() - started
-        return PipelineResult("replay", counts, self.details, tuple(self.notes), True, seconds)
+        return PipelineResult("replay", counts, details, tuple(self.notes), True, seconds)
 
 
 @dataclass(frozen=True)
@@ -582,7 +528,7 @@ class _Replayed:
     admit: Admit
     keep_timestamps: bool
     once: bool
-    """Rows come sorted, and one that is there twice is taken once: files may overlap."""
+    """Rows come sorted, and a record that occurs twice is taken once: files may overlap."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch], tally: Tally) -> Iterator[pa.RecordBatch]:
         last: tuple[object, ...] | None = None
@@ -604,25 +550,25 @@ class _Replayed:
         text = [pc.cast(rows.column(name), pa.string()) for name in PLACE]
         where = pc.binary_join_element_wise(pc.binary_join_element_wise(text[0], text[1], "-"), text[2], "@")
         stamps = rows.column("timestamp")
-        if pc.any(pc.equal(pc.cast(stamps, pa.int64()), NO_TIMESTAMP_US)).as_py():
-            absent = pc.equal(pc.cast(stamps, pa.int64()), NO_TIMESTAMP_US)
+        absent = pc.equal(pc.cast(stamps, pa.int64()), NO_TIMESTAMP_US)
+        if pc.any(absent).as_py():
             stamps = pc.if_else(absent, pa.scalar(None, stamps.type), stamps)
         made = {
             "key": rows.column("key"),
             "value": rows.column("value"),
             "timestamp": stamps if self.keep_timestamps else pa.nulls(count, stamps.type),
             "headers": rows.column("headers"),
-            PARTITION: rows.column("partition"),
-            REASON: pa.nulls(count, pa.string()),
-            WHERE: where,
-            RAW: pa.nulls(count, pa.binary()),
-            START: rows.column("offset"),
+            commits.PARTITION: rows.column("partition"),
+            commits.REASON: pa.nulls(count, pa.string()),
+            commits.WHERE: where,
+            commits.RAW: pa.nulls(count, pa.binary()),
+            commits.START: rows.column("offset"),
         }
-        return pa.RecordBatch.from_pydict({name: made[name] for name in INPUT})
+        return pa.RecordBatch.from_pydict({name: made[name] for name in commits.INPUT})
 
 
 def _without_doubles(rows: pa.RecordBatch, last: tuple[object, ...] | None) -> pa.RecordBatch:
-    """Sorted rows without those that are where the one before them is."""
+    """Return sorted rows without those that have the place of the row before them."""
     places = list(zip(*(rows.column(name).to_pylist() for name in PLACE), strict=True))
     fresh = [here != before for here, before in zip(places, [last, *places[:-1]], strict=True)]
     return rows if all(fresh) else rows.filter(pa.array(fresh))

@@ -22,10 +22,9 @@ from stratalog.log.read.reader import LogView
 from stratalog.log.segment.segment import Segment
 from stratalog.spark.logs import Logs, opened
 from stratalog.spark.offsets import Pair
-from stratalog.spark.options import Subscription, Where, parse_options
-from stratalog.spark.pipelines.executors import slots, spread, watched
-from stratalog.spark.pipelines.places import Path, place_options, subscription
-from stratalog.spark.pipelines.result import PipelineResult, Progress
+from stratalog.spark.options import Subscription, Where
+from stratalog.spark.pipelines import PipelineResult, Progress
+from stratalog.spark.pipelines.executors import Path, names_of, slots, spread, watched, where_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 TASK_BYTES = 128 << 20
 SMALLEST_TASK_BYTES = 16 << 20
 SEGMENT_COST_BYTES = 256 << 10
-"""What opening one more segment costs, as if it were so much larger."""
+"""The cost of opening one more segment, as bytes."""
 PARTITIONS_AT_ONCE = 64
 
 
@@ -52,15 +51,15 @@ def verify(
     be made again from the log (``derived``).
     """
     began = time.monotonic()
-    chosen = (topics,) if isinstance(topics, str) else tuple(topics or ())
+    chosen = names_of(topics)
     if partition is not None and len(chosen) != 1:
-        raise ConfigError("verify: partition is one of a topic's, takes exactly one topic beside it")
-    where = parse_options(place_options(path, archive) | subscription(chosen)).where
+        raise ConfigError("verify: partition needs exactly one topic beside it")
+    where = where_of(path, archive)
     with opened(where) as logs:
-        pairs = logs.choose(Subscription(topics=chosen) if chosen else Subscription(pattern=".*"))
+        pairs = logs.choose(Subscription(topics=chosen))
         pairs = [each for each in pairs if partition is None or each[1] == partition]
         if partition is not None and not pairs:
-            logs.view(chosen[0], partition)  # says that there is none
+            logs.view(chosen[0], partition)  # raises UnknownPartitionError
         units = [unit for pair in pairs for unit in _units(logs, pair)]
     size = sum(unit.cost_bytes for unit in units)
     most = min(TASK_BYTES, max(SMALLEST_TASK_BYTES, size // (3 * slots(spark))))
@@ -95,7 +94,7 @@ def _result(
     if copies:
         counts |= {"archived_copies": len(copies), "archived_copies_bytes": sum(each.size for each in copies)}
     counts["damages"] = len(damages)
-    notes = () if not damages else ("`stratalog repair` says what can be done",)
+    notes = () if not damages else ("run `stratalog repair` to see what can be done",)
     return PipelineResult("verify", counts, {"damages": damages}, notes, ok=not damages, seconds=seconds)
 
 
@@ -118,7 +117,7 @@ def _facts(pair: Pair, damage: Damage) -> dict[str, object]:
 
 
 class Unit(NamedTuple):
-    """One segment to read. ``copy``: the archive's, of one that is here too."""
+    """One segment to read. ``copy``: the archive's copy of a local one."""
 
     pair: Pair
     base_offset: int
@@ -140,7 +139,7 @@ def _units(logs: Logs, pair: Pair) -> Iterator[Unit]:
 
 
 def archived_copies(logs: Logs, pair: Pair, view: LogView) -> list[Segment]:
-    """What the archive has of segments that are still here, where readers do not look for it."""
+    """Return the archive's copies of segments that are still local, which no reader looks at."""
     local = logs.local
     entry = None if local is None else local.entries.get(pair[0])
     if local is None or entry is None:
@@ -151,7 +150,7 @@ def archived_copies(logs: Logs, pair: Pair, view: LogView) -> list[Segment]:
 
 
 def _bundles(units: Iterable[Unit], most_bytes: int) -> Iterator[list[Unit]]:
-    """Tasks of about the same size."""
+    """Bundle segments into tasks of about the same size."""
     bundle: list[Unit] = []
     size = 0
     for unit in units:
@@ -169,14 +168,14 @@ def _bundles(units: Iterable[Unit], most_bytes: int) -> Iterator[list[Unit]]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One segment after its check, without the file: what the check of the partition goes by."""
+    """One segment after its check, without the file: the input of the partition's check."""
 
     pair: Pair
     base_offset: int
     path: str
     inode: int
     checked: CheckedSegment
-    """Its ``segment`` is taken out."""
+    """Without its ``segment``."""
 
     @classmethod
     def of(cls, pair: Pair, checked: CheckedSegment) -> Verdict:
@@ -190,7 +189,7 @@ class Verdict:
         return cls(pair, segment.base_offset, segment.path(), _identity(segment, checked.inode), bare)
 
     def on(self, view: LogView) -> CheckedSegment | None:
-        """The same, about the segment as it lies here and now; None when that is another one."""
+        """Return the same with the segment as it is now; None if that is another one."""
         for segment in view.segments():
             if segment.base_offset == self.base_offset:
                 try:
@@ -206,7 +205,7 @@ class Verdict:
 
 
 def _identity(segment: Segment, inode: int) -> int:
-    """Objects of an archive have no inode: their address names the very state."""
+    """Objects of an archive have no inode: their address is unique."""
     return 0 if isinstance(segment, ArchivedSegment) else inode
 
 
@@ -262,7 +261,8 @@ def _check_copy(logs: Logs, unit: Unit, view: LogView) -> Iterator[CopyCheck]:
 
 @dataclass(frozen=True)
 class CheckingPartitions:
-    """The second job: what shows between segments. One that changed since the first is checked again."""
+    """The second job: what shows between segments. A segment that changed since the first is checked
+    again."""
 
     where: Where
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,11 +33,20 @@ from stratalog.archive.objects import directory_of
 from stratalog.errors import ConfigError, StorageError
 from stratalog.fs import RealFileSystem
 from stratalog.spark.offsets import Pair
-from stratalog.spark.pipelines.lake.files import NO_DATE, Target, WrittenFile, date_text
-from stratalog.spark.pipelines.lake.payload import Payload
-from stratalog.spark.pipelines.lake.places import place_of
-from stratalog.spark.pipelines.lake.table import Change, ConflictError, Dates, Log, Pending
-from stratalog.spark.pipelines.lake.work import COLUMNS, LETTERS_PLACE, PlaceTarget
+from stratalog.spark.pipelines.lake.files import NO_DATE, Payload, Target, WrittenFile, date_text, place_of
+from stratalog.spark.pipelines.lake.tables import (
+    COLUMNS,
+    LETTERS_PLACE,
+    RUN,
+    Change,
+    ConflictError,
+    Dates,
+    Log,
+    Pending,
+    ids_in,
+    new_ids,
+    smallest_offsets,
+)
 from stratalog.spark.schema import arrow_schema
 
 if TYPE_CHECKING:
@@ -44,10 +54,8 @@ if TYPE_CHECKING:
 
 PARTITION_BY = ["topic", "date"]
 APP = "stratalog"
-RUN, LETTERS = "stratalog.run", "stratalog.letters"
-"""In a commit's metadata: which run made it, and its files of dead letters by topic."""
-TOPIC_IDS = "stratalog.topic."
-"""Table properties of this prefix name the ids of the topics of each name."""
+LETTERS = "stratalog.letters"
+"""In a commit's metadata: its files of dead letters by topic."""
 END_OF_DATES_US = 253_402_300_800_000_000
 """The year 10000; a later timestamp has no date."""
 DAY_MS = 86_400_000
@@ -56,15 +64,13 @@ FORGOTTEN_MS = 7 * DAY_MS
 
 
 def storage_options(url: str) -> dict[str, str]:
-    """What `deltalake` needs to know beside the environment, which it reads as the archive does."""
-    import os
-
+    """Return what `deltalake` needs beside the environment, which it reads as the archive does."""
     if not url.startswith(("s3://", "s3a://")):
         return {}
     plain = any(
         os.environ.get(n, "").startswith("http://") for n in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     )
-    # Creating a log entry only if it is absent is what makes of two commits one win.
+    # A log entry is created only if it is absent: of two commits one wins.
     return {"aws_conditional_put": "etag"} | ({"aws_allow_http": "true"} if plain else {})
 
 
@@ -77,7 +83,7 @@ def open_table(url: str) -> DeltaTable | None:
         raise ConfigError(
             "a Delta table needs the package deltalake: pip install 'stratalog[delta]'"
         ) from error
-    with told_by_delta(url):
+    with delta_errors(url):
         try:
             return DeltaTable(url, storage_options=storage_options(url))
         except TableNotFoundError:
@@ -85,7 +91,7 @@ def open_table(url: str) -> DeltaTable | None:
 
 
 @contextmanager
-def told_by_delta(url: str) -> Iterator[None]:
+def delta_errors(url: str) -> Iterator[None]:
     """Raise the errors of `deltalake` as this package's own; a lost race is a `ConflictError`."""
     from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -100,24 +106,24 @@ def told_by_delta(url: str) -> Iterator[None]:
 
 
 def application(log_key: str) -> str:
-    """The id of the application transaction whose version is a log's end."""
+    """Return the id of the application transaction whose version is a log's end."""
     return f"{APP}:{log_key}"
 
 
 def properties(
-    run: str, versions: Mapping[str, int], said: Mapping[str, Any] | None = None
+    run: str, versions: Mapping[str, int], metadata: Mapping[str, Any] | None = None
 ) -> CommitProperties:
-    """What a commit carries: the versions of application transactions, and which run made it."""
+    """Build what a commit carries: the versions of application transactions, and which run made it."""
     from deltalake import CommitProperties, Transaction
 
     return CommitProperties(
-        custom_metadata={RUN: run, **(said or {})},
+        custom_metadata={RUN: run, **(metadata or {})},
         app_transactions=[Transaction(name, version) for name, version in sorted(versions.items())],
     )
 
 
 def writer_properties(compression: str) -> WriterProperties:
-    """How the table's own operations write files."""
+    """Return how the table's own operations write files."""
     from deltalake import WriterProperties
 
     name = {"none": "UNCOMPRESSED", "lz4": "LZ4_RAW"}.get(compression, compression.upper())
@@ -125,7 +131,7 @@ def writer_properties(compression: str) -> WriterProperties:
 
 
 def made_by(table: DeltaTable, run: str) -> int | None:
-    """The version that this run committed; None if it did not."""
+    """Return the version that this run committed; None if it did not."""
     table.update_incremental()
     return next((entry["version"] for entry in table.history(100) if entry.get(RUN) == run), None)
 
@@ -166,7 +172,7 @@ class DeltaOutput:
         wanted = pa.schema([*arrow_schema(tuple(names)), ("topic", pa.string()), ("date", pa.date32())])
         for payload in payloads:
             wanted = _joined(wanted, payload)
-        with told_by_delta(self.url):
+        with delta_errors(self.url):
             if self._found is None:
                 self._found = DeltaTable.create(
                     self.url,
@@ -178,31 +184,21 @@ class DeltaOutput:
                 sync_log(self.url, 0)
             if list(self.table.metadata().partition_columns) != PARTITION_BY:
                 raise ConfigError(
-                    f"output={self.url}: it is another Delta table; give a directory of its own"
+                    f"output={self.url}: it is another Delta table; pass a directory of its own"
                 )
             there = pa.schema(self.table.schema().to_arrow())
             _check_types(there, wanted)
             added = pa.schema([each for each in wanted if each.name not in there.names])
             if added:
                 self.table.alter.add_columns(Schema.from_arrow(added).fields)
-            self._note_ids(logs)
-
-    def _note_ids(self, logs: Sequence[Log]) -> None:
-        """Name the topic ids before anything of them is written: the table may hold a topic of that name."""
-        changed = {}
-        for log in logs:
-            known = self.ids_of(log.topic)
-            if log.topic_id not in known:
-                changed[TOPIC_IDS + log.topic] = ",".join(sorted({*known, log.topic_id}))
-        if changed:
-            self.table.alter.set_table_properties(changed, raise_if_not_exists=False)
+            if changed := new_ids(self.table.metadata().configuration, logs):
+                self.table.alter.set_table_properties(changed, raise_if_not_exists=False)
 
     def ids_of(self, topic: str) -> set[str]:
-        text = self.table.metadata().configuration.get(TOPIC_IDS + topic)
-        return set() if text is None else set(text.split(","))
+        return ids_in(self.table.metadata().configuration, topic)
 
     def ends(self, logs: Sequence[Log]) -> dict[Log, int]:
-        with told_by_delta(self.url):
+        with delta_errors(self.url):
             self.table.update_incremental()
             return self._ends(logs)
 
@@ -215,11 +211,8 @@ class DeltaOutput:
         where = (ds.field("date") >= since) & (ds.field("date") < until)
         if dates.topics:
             where &= ds.field("topic").isin(list(dates.topics))
-        rows = self.table.to_pyarrow_dataset().to_table(
-            columns=["topic", "partition", "offset"], filter=where
-        )
-        firsts = rows.group_by(["topic", "partition"]).aggregate([("offset", "min")])
-        return {(row["topic"], row["partition"]): row["offset_min"] for row in firsts.to_pylist()}
+        data = self.table.to_pyarrow_dataset()
+        return smallest_offsets(data.to_table(columns=["topic", "partition", "offset"], filter=where))
 
     def facts(self) -> dict[str, object]:
         rows = pa.table(self.table.get_add_actions(flatten=True))
@@ -234,16 +227,13 @@ class DeltaOutput:
     # -- commits -------------------------------------------------------------------------------------
 
     def target(self, run: str) -> Target:
-        return PlaceTarget(self.url)
+        return self._place
 
     def commit(self, change: Change) -> int:
         from deltalake.transaction import AddAction, RemoveAction
 
         table, now_ms = self.table, time.time_ns() // 1_000_000
-        if self._ends(list(change.ends)) != {
-            log: change.before[log] for log in change.ends if log in change.before
-        }:
-            raise ConflictError(f"{self.url}: another export moved an end first; run this one again")
+        change.check_ends(self.url, self._ends(list(change.ends)))
         doomed = [] if change.replacing is None else self._files_of(change.replacing)
         actions: list[AddAction | RemoveAction] = [
             RemoveAction(path, True, now_ms, size=size, partition_values=values)
@@ -253,11 +243,9 @@ class DeltaOutput:
             added(file, {"topic": file.topic, "date": None if file.date == NO_DATE else file.date}, now_ms)
             for file in change.files
         ]
-        letters: dict[str, list[str]] = {}
-        for each in change.letters:
-            letters.setdefault(each.topic, []).append(each.name)
+        letters = change.letters_by_topic()
         try:
-            with told_by_delta(self.url):
+            with delta_errors(self.url):
                 table.create_write_transaction(
                     actions,
                     "append",
@@ -299,12 +287,12 @@ class DeltaOutput:
     def merge(self, topics: Sequence[str], compression: str) -> int:
         done = 0
         filters: list[Any] = [[("topic", "=", topic)] for topic in topics] or [None]
-        with told_by_delta(self.url):
+        with delta_errors(self.url):
             for each in filters:
-                told = self.table.optimize.compact(
+                merged = self.table.optimize.compact(
                     partition_filters=each, writer_properties=writer_properties(compression)
                 )
-                done += int(told["numFilesRemoved"])
+                done += int(merged["numFilesRemoved"])
                 sync_log(self.url, self.table.version())
             self.table.vacuum(dry_run=False)
         return done
@@ -329,7 +317,7 @@ class DeltaOutput:
                             query_of(self.table.metadata().id, topic),
                             entry["version"],
                             left,
-                            PlaceTarget(self.url),
+                            self._place,
                         )
                     )
         now_ms = time.time_ns() // 1_000_000
@@ -341,12 +329,12 @@ class DeltaOutput:
 
 
 def query_of(table_id: object, topic: str) -> str:
-    """The id under which the dead letters of a topic are sent."""
+    """Return the id under which the dead letters of a topic are sent."""
     return f"export-{uuid.uuid5(uuid.NAMESPACE_URL, f'{table_id}/{topic}').hex}"
 
 
 def committed_files(url: str) -> list[str] | None:
-    """The data files of the table's newest version; None if there is no table."""
+    """Return the data files of the table's newest version; None if there is no table."""
     table = open_table(url)
     return None if table is None else sorted(table.file_uris())
 
@@ -401,5 +389,5 @@ def _check_types(there: pa.Schema, wanted: pa.Schema) -> None:
 def _mismatch(name: str, known: object, wanted: object) -> ConfigError:
     return ConfigError(
         f"schema: column {name} is {known} in the table or in another topic's schema and {wanted} here; give"
-        " the field another type or export the topic to another output"
+        " the field that type or export the topic to another output"
     )

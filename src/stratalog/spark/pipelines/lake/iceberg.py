@@ -29,10 +29,19 @@ from stratalog.config.units import format_time
 from stratalog.errors import ConfigError, CorruptionError, StorageError, StoreError
 from stratalog.fs import RealFileSystem
 from stratalog.spark.offsets import Pair
-from stratalog.spark.pipelines.lake.files import Target
-from stratalog.spark.pipelines.lake.payload import Payload
-from stratalog.spark.pipelines.lake.table import Change, ConflictError, Dates, Log, Pending
-from stratalog.spark.pipelines.lake.work import COLUMNS
+from stratalog.spark.pipelines.lake.files import Payload, Target
+from stratalog.spark.pipelines.lake.tables import (
+    COLUMNS,
+    RUN,
+    Change,
+    ConflictError,
+    Dates,
+    Log,
+    Pending,
+    ids_in,
+    new_ids,
+    smallest_offsets,
+)
 from stratalog.spark.schema import arrow_schema
 
 if TYPE_CHECKING:
@@ -40,9 +49,8 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.table import Table
 
-END, TOPIC_IDS = "stratalog.end.", "stratalog.topic."
-RUN, LETTERS = "stratalog.run", "stratalog.dead-letters"
-"""Properties: which run committed last, and the dead letters of the newest commit that had some."""
+END, LETTERS = "stratalog.end.", "stratalog.dead-letters"
+"""Properties: the end offset of a log, and the dead letters of the newest commit that had some."""
 TRIES = 5
 METRICS = {
     f"write.metadata.metrics.column.{name}": "none"
@@ -59,25 +67,25 @@ def catalog_of(output: str, properties: Mapping[str, str] | None) -> Catalog:
         raise ConfigError(
             "table=iceberg needs the package pyiceberg: pip install 'stratalog[iceberg]'"
         ) from error
-    said = dict(properties or {})
-    if not said:
+    given = dict(properties or {})
+    if not given:
         path = directory_of(output)
         if path is None:
             raise ConfigError(
-                f"output={output}: the embedded catalog lies in a directory; for an object store name a"
+                f"output={output}: the embedded catalog lies in a directory; for an object store pass a"
                 " catalog (catalog={'type': 'rest', 'uri': …}, --catalog type=rest --catalog uri=…)"
             )
         RealFileSystem().make_dir(path)
-        said = {"type": "sql", "uri": f"sqlite:///{path}/catalog.db", "warehouse": f"file://{path}"}
+        given = {"type": "sql", "uri": f"sqlite:///{path}/catalog.db", "warehouse": f"file://{path}"}
     try:
-        return load_catalog(said.pop("name", "stratalog"), **said)
+        return load_catalog(given.pop("name", "stratalog"), **given)
     except (ValueError, ImportError) as error:
         raise ConfigError(f"catalog: {error}") from error
 
 
 @dataclass(frozen=True)
 class TableTarget:
-    """A `Target` below the table's location, through pyiceberg's own way to files."""
+    """A `Target` below the table's location, through pyiceberg's own file access."""
 
     directory: str
     properties: tuple[tuple[str, str], ...]
@@ -116,7 +124,7 @@ class IcebergOutput:
 
     def __init__(self, output: str, name: str, properties: Mapping[str, str] | None) -> None:
         if "." not in name:
-            raise ConfigError(f"table_name: {name!r} has no namespace, takes NAMESPACE.TABLE")
+            raise ConfigError(f"table_name: {name!r} has no namespace, expected NAMESPACE.TABLE")
         self._catalog = catalog_of(output, properties)
         self._name = name
         self._location = f"{output.rstrip('/')}/{name}" if properties and output else None
@@ -156,20 +164,16 @@ class IcebergOutput:
                 if set(wanted.names) - set(self._table.schema().column_names):
                     with self._table.update_schema() as change:
                         change.union_by_name(wanted)
-            changed = {}
-            for log in logs:
-                known = self.ids_of(log.topic)
-                if log.topic_id not in known:
-                    changed[TOPIC_IDS + log.topic] = ",".join(sorted({*known, log.topic_id}))
-            if changed:
+            if changed := new_ids(self._table.properties, logs):
                 with self._table.transaction() as noting:
                     noting.set_properties(changed)
         except CommitFailedException as error:
-            raise ConflictError(f"{self._name}: another program changed the table: {error}") from error
+            raise ConflictError(
+                f"{self._name}: another program changed the table: {error}; run this one again"
+            ) from error
 
     def ids_of(self, topic: str) -> set[str]:
-        text = self._table.properties.get(TOPIC_IDS + topic)
-        return set() if text is None else set(text.split(","))
+        return ids_in(self._table.properties, topic)
 
     def ends(self, logs: Sequence[Log]) -> dict[Log, int]:
         self._table.refresh()
@@ -180,9 +184,8 @@ class IcebergOutput:
             raise CorruptionError(f"not an offset: {error}", path=f"{self._name}, property {END}…") from error
 
     def oldest(self, dates: Dates) -> dict[Pair, int]:
-        rows = self._table.scan(_filter(dates), selected_fields=("topic", "partition", "offset")).to_arrow()
-        firsts = rows.group_by(["topic", "partition"]).aggregate([("offset", "min")])
-        return {(row["topic"], row["partition"]): row["offset_min"] for row in firsts.to_pylist()}
+        columns = ("topic", "partition", "offset")
+        return smallest_offsets(self._table.scan(_filter(dates), selected_fields=columns).to_arrow())
 
     def facts(self) -> dict[str, object]:
         self._table.refresh()
@@ -205,12 +208,12 @@ class IcebergOutput:
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
         logs = list(change.ends)
-        before = {log: change.before[log] for log in logs if log in change.before}
         for left in reversed(range(TRIES)):
-            if self.ends(logs) != before:
-                raise ConflictError(f"{self._name}: another export moved an end first; run this one again")
+            change.check_ends(self._name, self.ends(logs))
             if change.letters and self.pending():
-                raise ConflictError(f"{self._name}: dead letters of another export are to be sent first")
+                raise ConflictError(
+                    f"{self._name}: dead letters of another export are sent first; run this one again"
+                )
             try:
                 return self._apply(change)
             except (CommitFailedException, CommitStateUnknownException) as error:
@@ -220,22 +223,19 @@ class IcebergOutput:
                 if isinstance(error, CommitStateUnknownException):
                     raise StorageError(f"{self._name}: the commit may have failed: {error}") from error
                 if not left:
-                    raise StoreError(f"{self._name}: the commit fails again and again: {error}") from error
+                    raise StoreError(f"{self._name}: the commit failed {TRIES} times: {error}") from error
         raise AssertionError("unreachable")
 
     def _apply(self, change: Change) -> int:
-        said = {RUN: change.run} | {END + log.key: str(end) for log, end in change.ends.items()}
+        properties = {RUN: change.run} | {END + log.key: str(end) for log, end in change.ends.items()}
         summary = {
             RUN: change.run,
             "stratalog.ends": json.dumps({log.key: e for log, e in change.ends.items()}),
         }
-        if change.letters:
-            letters: dict[str, list[str]] = {}
-            for each in change.letters:
-                letters.setdefault(each.topic, []).append(each.name)
-            said[LETTERS] = json.dumps({"batch": self._batch() + 1, "topics": letters})
+        if letters := change.letters_by_topic():
+            properties[LETTERS] = json.dumps({"batch": self._letters()["batch"] + 1, "topics": letters})
         transaction = _without_retries(self._table).transaction()
-        transaction.set_properties(said)
+        transaction.set_properties(properties)
         removed = 0
         if change.replacing is not None:
             where = _filter(change.replacing)
@@ -266,25 +266,22 @@ class IcebergOutput:
 
     def _letters(self) -> Mapping[str, Any]:
         try:
-            said = json.loads(self._table.properties.get(LETTERS, "{}"))
-            return {"batch": int(said.get("batch", 0)), "topics": dict(said.get("topics", {}))}
+            found = json.loads(self._table.properties.get(LETTERS, "{}"))
+            return {"batch": int(found.get("batch", 0)), "topics": dict(found.get("topics", {}))}
         except (ValueError, TypeError, AttributeError) as error:
             raise CorruptionError(
                 f"not what an export leaves there: {error!r}", path=f"{self._name}, {LETTERS}"
             ) from error
 
-    def _batch(self) -> int:
-        return int(self._letters()["batch"])
-
     def pending(self) -> list[Pending]:
         self._table.refresh()
-        said, target = self._letters(), self._target
+        noted, target = self._letters(), self._target
         found = []
-        for topic, files in sorted(said["topics"].items()):
+        for topic, files in sorted(noted["topics"].items()):
             left = tuple(file for file in files if target.exists(file))
             if left:
                 query = f"export-{uuid.uuid5(self._table.metadata.table_uuid, topic).hex}"
-                found.append(Pending(topic, query, said["batch"], left, target))
+                found.append(Pending(topic, query, noted["batch"], left, target))
         return found
 
     def sent(self, letters: Pending) -> None:

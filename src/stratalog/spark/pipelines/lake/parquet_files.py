@@ -24,17 +24,22 @@ from dataclasses import dataclass, field
 
 from stratalog.errors import ConfigError, StoreError
 from stratalog.spark.offsets import Pair
-from stratalog.spark.pipelines.lake.files import DataFile, Target
-from stratalog.spark.pipelines.lake.payload import Payload
-from stratalog.spark.pipelines.lake.places import place_of
-from stratalog.spark.pipelines.lake.table import Change, Dates, Log, Pending
-from stratalog.spark.pipelines.lake.work import COLUMNS, LETTERS_PLACE, Letters, PlaceTarget
+from stratalog.spark.pipelines.lake.files import Payload, Target, WrittenFile, place_of
+from stratalog.spark.pipelines.lake.tables import (
+    COLUMNS,
+    LETTERS_PLACE,
+    Change,
+    Dates,
+    Letters,
+    Log,
+    Pending,
+)
 
 TEMPORARY = "_temporary"
 FORGOTTEN_MS = 86_400_000
-"""What a dead run left in ``_temporary`` is removed after this time; another run may be writing there."""
+"""Files of a dead run in ``_temporary`` are removed after this time; another run may be writing there."""
 NO_ID = "none"
-"""In the place of the topic id where a directory is older than topic ids."""
+"""Instead of the topic id, for a directory that is older than topic ids."""
 _NAME = re.compile(
     r"(?:_dead_letters/)?topic=(?P<topic>[^/]+)/(?:date=[^/]+/)?"
     r"(?P<partition>\d{5,})-(?P<first>\d{20})-(?P<last>\d{20})-(?P<number>\d+)of(?P<count>\d+)"
@@ -73,7 +78,7 @@ class ParquetFiles:
         left = [info.key for info in self._place.list(f"{TEMPORARY}/") if info.modified_ms < old_ms]
         self._place.remove(left)
 
-    # -- what a listing shows ------------------------------------------------------------------------
+    # -- the files as they are -----------------------------------------------------------------------
 
     def ends(self, logs: Sequence[Log]) -> dict[Log, int]:
         """Where each log goes on; an incomplete range is removed, which is the last of its log."""
@@ -120,11 +125,11 @@ class ParquetFiles:
     # -- commits -------------------------------------------------------------------------------------
 
     def target(self, run: str) -> Target:
-        return PlaceTarget(self._place.address(f"{TEMPORARY}/{run}"))
+        return place_of(self._place.address(f"{TEMPORARY}/{run}"))
 
     def commit(self, change: Change) -> int:
         logs = {(log.topic, log.partition): log for log in change.ends}
-        ranges: dict[tuple[Log, int, int], list[DataFile | Letters]] = {}
+        ranges: dict[tuple[Log, int, int], list[WrittenFile | Letters]] = {}
         for file in change.files:
             log = logs[file.topic, file.spans["partition"][0]]
             ranges.setdefault((log, file.start, file.end), []).append(file)
@@ -138,9 +143,10 @@ class ParquetFiles:
                     f"-{log.topic_id or NO_ID}.parquet"
                 )
                 place = f"topic={log.topic}"
-                place = (
-                    f"{place}/date={each.date}" if isinstance(each, DataFile) else f"{LETTERS_PLACE}/{place}"
-                )
+                if isinstance(each, WrittenFile):
+                    place = f"{place}/date={each.date}"
+                else:
+                    place = f"{LETTERS_PLACE}/{place}"
                 self._place.move(f"{TEMPORARY}/{change.run}/{each.name}", f"{place}/{name}")
         self.discard(change.run)
         return 0
@@ -164,7 +170,7 @@ class ParquetFiles:
             if each.whole and files:
                 scope = f"{self.url}/{each.log.key}"
                 query = f"export-{uuid.uuid5(uuid.NAMESPACE_URL, scope).hex}"
-                found.append(Pending(each.log.topic, query, each.last, files, PlaceTarget(self.url)))
+                found.append(Pending(each.log.topic, query, each.last, files, self._place))
         return found
 
     def sent(self, letters: Pending) -> None:

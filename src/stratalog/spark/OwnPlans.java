@@ -1,29 +1,15 @@
-"""Each scan of a query with its own plan and its own columns, in versions of Spark that share a plan.
-
-Spark 4.2 and 4.3 keep what a Python source planned after a filter was pushed down with the table, not with
-the scan. A DataFrame that is read twice, in one query or in two, then reads what the last filter left: too
-few rows, without a word. Where that is so (it is looked for, not known by version), `give_own_plans` adds a
-rule to the session's optimizer that plans every scan of this source by itself, with the columns the query
-uses, which Spark's Python sources are not told either; it is compiled in the driver's JVM by
-the compiler Spark brings along. Only sessions that have it, or need none, push filters down.
-"""
-
-from __future__ import annotations
-
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-from py4j.protocol import Py4JError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-logger = logging.getLogger("stratalog.spark")
-
-_PACKAGE = "org.apache.spark.sql.execution.datasources.v2.python"
-_RULE = """
+/*
+ * Plans every scan of this source by itself, with the columns that the query uses.
+ *
+ * Works around Spark 4.2 and 4.3: since SPARK-51575 the worker that takes pushed filters also plans the read,
+ * and the result is kept with the table (PythonDataSourceV2.setReadInfo), not with the scan. A DataFrame that
+ * is read twice, in one query or in two, then reads what the last filter left: too few rows, without an error.
+ * Spark also does not tell Python sources which columns a query uses.
+ *
+ * The rule can go when PythonDataSourceV2 has no method setReadInfo any more (optimizer_rule.py then does not
+ * install it) and tests/spark/test_source_filters.py and test_source_columns.py pass without it. Janino compiles
+ * this file in the driver's JVM, so it uses no generics and no lambdas.
+ */
 package stratalog;
 
 import java.lang.reflect.Field;
@@ -215,66 +201,3 @@ public class OwnPlans extends Rule {
     }
   }
 }
-"""
-
-
-def give_own_plans(spark: SparkSession) -> bool:
-    """Make it safe to push filters down in this session; False when it cannot be."""
-    session: Any = getattr(spark, "_jsparkSession", None)
-    jvm: Any = getattr(spark, "_jvm", None)
-    if session is None or jvm is None:
-        return False  # Spark Connect: the planner is on the other side
-    try:
-        if not _shares_plans(jvm):
-            return True
-        rules = session.experimental().extraOptimizations().mkString(" ")
-        if "OwnPlans" not in rules:
-            _compile(spark, jvm).install(session)
-        return True
-    except Py4JError as error:
-        logger.warning("stratalog: filters are not pushed down in this version of Spark: %s", error)
-        return False
-
-
-@contextmanager
-def quiet(spark: SparkSession, name: str) -> Iterator[None]:
-    """Without the warnings of one of Spark's loggers."""
-    before = _level(spark, name)
-    silence(spark, name)
-    try:
-        yield
-    finally:
-        _set_level(spark, name, before)
-
-
-def silence(spark: SparkSession, name: str) -> None:
-    """No more warnings of one of Spark's loggers, only its errors."""
-    jvm: Any = getattr(spark, "_jvm", None)
-    if jvm is not None:
-        _set_level(spark, name, jvm.org.apache.logging.log4j.Level.ERROR)
-
-
-def _level(spark: SparkSession, name: str) -> Any:
-    jvm: Any = getattr(spark, "_jvm", None)
-    return None if jvm is None else jvm.org.apache.logging.log4j.LogManager.getLogger(name).getLevel()
-
-
-def _set_level(spark: SparkSession, name: str, level: Any) -> None:
-    jvm: Any = getattr(spark, "_jvm", None)
-    if jvm is not None:
-        jvm.org.apache.logging.log4j.core.config.Configurator.setLevel(name, level)
-
-
-def _shares_plans(jvm: Any) -> bool:
-    kind = jvm.java.lang.Class.forName(f"{_PACKAGE}.PythonDataSourceV2")
-    return any(method.getName() == "setReadInfo" for method in kind.getMethods())
-
-
-def _compile(spark: SparkSession, jvm: Any) -> Any:
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-    compiler.cook(_RULE)
-    kind = compiler.getClassLoader().loadClass("stratalog.OwnPlans")
-    gateway: Any = spark.sparkContext._gateway
-    nothing = gateway.new_array(jvm.java.lang.Class, 0)
-    return kind.getConstructor(nothing).newInstance(gateway.new_array(jvm.java.lang.Object, 0))

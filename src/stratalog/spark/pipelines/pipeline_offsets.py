@@ -1,18 +1,17 @@
-"""How far a pipeline is, kept in the store itself: the topic ``__pipeline_offsets``.
+"""The progress of a pipeline, kept in the store itself: the topic ``__pipeline_offsets``.
 
-As Kafka Connect keeps its sources' offsets, and for the same reason: what was done and the note that it
-was are one commit, so no crash comes between them. The topic is compacted, with one partition; keys and
-values are JSON:
+As in Kafka Connect: the records and the note of them are one commit, so no crash comes between them. The
+topic is compacted, with one partition; keys and values are JSON:
 
     ["ingest", "orders", "<topic id>", "orders"]            {"batch": 3, "run": "…", …}     the last batch
     ["ingest", "orders", "<topic id>", "orders", "file:…"]  {"batch": 3, "size": …, …}      one thing done
 
-The topic id is in the key: a topic that was deleted and made anew begins anew. Batches are numbered as a
-query's micro-batches are; the store takes each number once, so of two runs at the same time one commits a
-number and the other finds it taken, reads again and goes on with what is left. A holder that still rolls
-an earlier run's commit forward is the same case.
+The topic id is in the key: a topic that was deleted and created again starts from the beginning. Batches are
+numbered like a query's micro-batches and the store takes each number once, so of two runs at the same time
+one commits a number; the other finds it taken, reads again and goes on with the rest. The same happens when
+the store still rolls an earlier run's commit forward.
 
-Crash policy: that of the log. Deleting the topic makes every pipeline begin anew.
+Crash policy: that of the log. Deleting the topic makes every pipeline start from the beginning.
 """
 
 from __future__ import annotations
@@ -22,25 +21,31 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from stratalog.errors import CorruptionError, FormatError, StorageError, TopicExistsError
+from stratalog.errors import CorruptionError, FormatError, StorageError
 from stratalog.format import journal as journals
 from stratalog.fs import RealFileSystem
-from stratalog.spark.pipelines.commits import Note, json_rows
-from stratalog.store.admin.admin import connect
+from stratalog.spark.pipelines.commits import (
+    DEAD_LETTERS_CONFIG,
+    Admit,
+    DeadLetters,
+    Note,
+    dead_letter_topic,
+    make_topics,
+    rules_of,
+)
 from stratalog.store.store import open_store
 from stratalog.store.topic import Topic
 
 TOPIC = "__pipeline_offsets"
 CONFIG = {"cleanup.policy": "compact"}
 SHOWS_S = 10.0
-"""How long readers may take to see a commit: the store's holder tells them."""
+"""How long readers may take to see a commit: the store's holder publishes it."""
 POLL_S = 0.05
 
 Facts = dict[str, Any]
@@ -48,7 +53,7 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True)
 class Scope:
-    """Whose progress: one pipeline's, into one topic, under one name."""
+    """Whose progress: that of one pipeline, into one topic, under one name."""
 
     pipeline: str
     topic: str
@@ -68,14 +73,14 @@ class Scope:
 
 @dataclass(frozen=True)
 class State:
-    """What is known to be done. ``batch`` is the number the next commit has to take."""
+    """What is known to be done. ``batch`` is the number of the next commit."""
 
     batch: int = 0
     last: Mapping[str, Any] = field(default_factory=dict)
     done: Mapping[str, Facts] = field(default_factory=dict)
 
 
-class Ledger:
+class PipelineOffsets:
     """The progress of one scope. Changed only by commits that carry `noted`."""
 
     def __init__(self, paths: tuple[str, ...], scope: Scope) -> None:
@@ -87,18 +92,9 @@ class Ledger:
         self._last: Facts = {}
         self._done: dict[str, Facts] = {}
 
-    def prepare(self, topics: Mapping[str, tuple[int | None, Mapping[str, str]]]) -> None:
-        """Have the store finish what it had decided, and make the topics that are missing, the ledger's
-        too."""
-        with connect(list(self._paths)) as client, open_store(list(self._paths), read_only=True) as store:
-            there = set(store.topics())
-            for name, (partitions, config) in {**topics, TOPIC: (1, CONFIG)}.items():
-                if name not in there:
-                    with suppress(TopicExistsError):
-                        client.create_topic(name, partitions, config)
-
     def read(self) -> State:
-        """What is done by now. The journal is asked first: the topic, read after it, has at least as much."""
+        """Return what is done by now. The journal is read first: the topic, read after it, has at least as
+        much."""
         following = self._journal_batch() + 1
         with open_store(list(self._paths), read_only=True) as store:
             if TOPIC in store.topics():
@@ -107,7 +103,6 @@ class Ledger:
         return State(max(following, last + 1), dict(self._last), dict(self._done))
 
     def _read_on(self, topic: Topic) -> None:
-        """Take in what is new since the last time."""
         start, end = max(self._next, topic.log_start_offset(0)), topic.log_end_offset(0)
         mine = json.dumps(self.scope.key).encode()
         if start >= end:
@@ -124,24 +119,25 @@ class Ledger:
         self._next = end
 
     def _journal_batch(self) -> int:
-        """The last batch of this query that is wholly in the log, as far as the store remembers."""
+        """Return the last batch of this query that is wholly in the log, as far as the store remembers."""
         fs, found = RealFileSystem(), []
         for path in self._paths:
             try:
                 found.append(journals.parse(fs.read_file(f"{path}/{journals.FILE_NAME}")))
             except (FileNotFoundError, FormatError):
-                continue  # a commit will say what is wrong with it
+                continue  # the next commit reports what is wrong with it
         newest = journals.newest(found)
         return -1 if newest is None else newest.streams.get(self.scope.query, (-1, 0))[0]
 
     def noted(
         self, batch: int, facts: Facts | None = None, done: Mapping[str, Facts] | None = None
     ) -> dict[str, Note]:
-        """What a commit must bring along so that it is known what it did: `Commit.write` takes it."""
+        """Return the notes for `Commit.write` that record what the commit does."""
         return {TOPIC: _Noted(self.scope, batch, self.run, facts or {}, done or {})}
 
     def after(self, batch: int) -> State:
-        """What is done once a commit of this number was made; StorageError when that does not show."""
+        """Return what is done once a commit of this number was made; raise StorageError if it does not
+        show."""
         deadline = time.monotonic() + SHOWS_S
         while True:
             state = self.read()
@@ -149,13 +145,13 @@ class Ledger:
                 return state
             if time.monotonic() > deadline:
                 raise StorageError(
-                    f"batch {batch} of {self.scope.query} was committed and {TOPIC} does not have it; see"
-                    " 'stratalog verify', and whether somebody deletes records there"
+                    f"batch {batch} of {self.scope.query} was committed and {TOPIC} does not have it; run"
+                    " 'stratalog verify' and check that no other program deletes records there"
                 )
             time.sleep(POLL_S)
 
     def is_mine(self, state: State, batch: int, done: str | None = None) -> bool:
-        """Whether the commit of this number was this run's, told by one thing it did, if any."""
+        """True if this run made the commit of this number, told by one thing it did, if any."""
         known = state.done.get(done, {}) if done is not None else state.last
         return known.get("batch") == batch and known.get("run") == self.run
 
@@ -175,7 +171,11 @@ class _Noted:
         numbers = {name: count for name, count in counts.items() if name.isidentifier()}
         rows: list[tuple[list[str], Facts]] = [(self.scope.key, {**numbers, **self.facts, **which})]
         rows += [([*self.scope.key, name], {**each, **which}) for name, each in self.done.items()]
-        return json_rows(rows)
+        keys = [json.dumps(key).encode() for key, _ in rows]
+        values = [json.dumps(value).encode() for _, value in rows]
+        return pa.RecordBatch.from_pydict(
+            {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+        )
 
 
 def _parsed(row: Mapping[str, Any]) -> tuple[list[Any], Facts]:
@@ -186,3 +186,35 @@ def _parsed(row: Mapping[str, Any]) -> tuple[list[Any], Facts]:
     except ValueError as error:
         raise CorruptionError(f"offset {row['offset']}: {error}", path=TOPIC) from None
     return key, value
+
+
+def start_writing(
+    pipeline: str,
+    paths: tuple[str, ...],
+    topic: str,
+    *,
+    name: str,
+    partitions: int | None,
+    letters: str | None,
+    by_partition: bool,
+    explain: Callable[[str, bytes | None], str] | None = None,
+) -> tuple[PipelineOffsets, Admit]:
+    """Prepare the store for a pipeline that writes to ``topic``: return its progress and its admission.
+
+    Creates what is missing: the topics of offsets and of dead letters (``letters``), and ``topic`` itself if
+    the number of ``partitions`` is given. ``by_partition``: rows may name their partition.
+    """
+    letters = letters or dead_letter_topic(topic)
+    wanted: dict[str, tuple[int, Mapping[str, str]]] = {
+        letters: (1, DEAD_LETTERS_CONFIG),
+        TOPIC: (1, CONFIG),
+    }
+    if partitions is None:
+        rules_of(paths, topic)  # raises before anything is created
+    else:
+        wanted[topic] = (partitions, {})
+    make_topics(paths, wanted)
+    rules = rules_of(paths, topic)
+    dead = DeadLetters(letters, f"{pipeline} {topic}", rules_of(paths, letters).max_batch_bytes)
+    scope = Scope(pipeline, topic, rules.topic_id, name)
+    return PipelineOffsets(paths, scope), Admit(rules, dead, by_partition, explain)
