@@ -25,7 +25,7 @@ KAFKA := .cache/kafka-4.3.1/.ready
 SPARK43 := .cache/pyspark-4.3/.ready
 SPARK43_TESTS := $(addprefix tests/spark/test_,source_filters.py source_columns.py source_live.py source_golden.py stream_queries.py sink_stream.py)
 
-PARTS := $(addprefix $(VENV)/.,core dev spark bench)
+PARTS := $(addprefix $(VENV)/.,core dev docs spark bench)
 KERNEL_SOURCES := $(filter-out %.c,$(wildcard src/stratalog/kernel/*.py src/stratalog/kernel/*.pxd src/stratalog/kernel/*.h))
 
 .PHONY: help setup demo check test lint style types quick-types imports bench bench-spark interop spark-next crash explore crash-spark crash-pipelines fuzz docs lock clean
@@ -102,17 +102,20 @@ crash: setup ## SIGKILL at random moments, ROUNDS=200 times, and the interleavin
 fuzz: setup ## hostile bytes against the compiled kernel under AddressSanitizer, MUTATIONS=100000 of them; SEED=... replays
 	@PYTHON=$(abspath $(PY)) tests/kernel/asan.sh $(MUTATIONS) $(SEED)
 
-docs: setup ## links resolve, examples in the documentation run, tables agree with the code
+docs: setup $(VENV)/.docs $(VENV)/.spark ## build the site into build/docs, strictly and without network; links, examples and the walk through the code are checked
+	@$(PY) -m sphinx --fail-on-warning --keep-going --quiet --fresh-env -c docs . build/docs
 	@$(PY) -m pytest -q tests/test_docs.py
+	@echo "docs: open build/docs/index.html"
 
 lock: setup ## compile requirements/*.txt anew, with hashes; LOCKED=1 keeps the versions that are there
 	@compile() { $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' "$$@"; }; \
 	all=$$(mktemp); trap 'rm -f "$$all"' EXIT; \
 	$(if $(LOCKED),cat $(PARTS:$(VENV)/.%=requirements/%.txt) >"$$all";) \
-	compile $(if $(LOCKED),,--upgrade) pyproject.toml requirements/build.in --extra dev --extra dev-spark --extra dev-bench --output-file "$$all"; \
+	compile $(if $(LOCKED),,--upgrade) pyproject.toml requirements/build.in --extra dev --extra dev-docs --extra dev-spark --extra dev-bench --output-file "$$all"; \
 	compile pyproject.toml requirements/build.in --constraint "$$all" --output-file requirements/core.txt; \
 	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev --output-file requirements/dev.txt; \
+	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev-docs --output-file requirements/docs.txt; \
 	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev-spark --output-file requirements/spark.txt; \
 	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev-bench --output-file requirements/bench.txt; \
 	compile $(if $(LOCKED),,--upgrade) requirements/spark43.in --output-file requirements/spark43.txt

@@ -78,6 +78,7 @@ def test_lock_files_are_hashed_and_name_no_host() -> None:
         "bench.txt",
         "core.txt",
         "dev.txt",
+        "docs.txt",
         "spark.txt",
         "spark43.txt",
     ]
@@ -93,7 +94,15 @@ def test_lock_files_are_hashed_and_name_no_host() -> None:
 def test_lock_files_cover_what_the_project_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    parts = {"core": [], "dev": extras["dev"], "spark": extras["dev-spark"], "bench": extras["dev-bench"]}
+    parts = {"core": []} | {
+        name: extras[extra]
+        for name, extra in {
+            "dev": "dev",
+            "docs": "dev-docs",
+            "spark": "dev-spark",
+            "bench": "dev-bench",
+        }.items()
+    }
     for name, own in parts.items():
         lock = (ROOT / "requirements" / f"{name}.txt").read_text()
         for needed in (*project["dependencies"], *own):
@@ -103,7 +112,7 @@ def test_lock_files_cover_what_the_project_asks_for() -> None:
 def test_lock_files_agree_with_each_other() -> None:
     """They are installed one after the other into one environment."""
     pinned: dict[str, set[str]] = {}
-    for name in ("core", "dev", "spark", "bench"):
+    for name in ("core", "dev", "docs", "spark", "bench"):
         pins: dict[str, set[str]] = {}
         for line in (ROOT / "requirements" / f"{name}.txt").read_text().splitlines():
             package, found, version = line.partition("==")
