@@ -28,7 +28,7 @@ SPARK43_TESTS := $(addprefix tests/spark/test_,source_filters.py source_columns.
 PARTS := $(addprefix $(VENV)/.,core dev docs spark bench)
 KERNEL_SOURCES := $(filter-out %.c,$(wildcard src/stratalog/kernel/*.py src/stratalog/kernel/*.pxd src/stratalog/kernel/*.h))
 
-.PHONY: help setup demo check test lint style types quick-types imports bench bench-spark interop spark-next crash explore crash-spark crash-pipelines fuzz docs lock clean
+.PHONY: help setup demo check test lint style types quick-types imports tidy bench bench-spark interop spark-next crash explore crash-spark crash-pipelines fuzz docs lock clean
 
 help: ## this list
 	@echo "Stratalog: make TARGET"
@@ -41,7 +41,7 @@ demo: $(VENV)/.built $(VENV)/.spark ## a million events, a crash and a recovery,
 	@tests/interop/need_jdk.sh
 	@$(PY) -m stratalog.demo
 
-check: setup style quick-types imports ## before each commit, under two minutes: style, types, import rules and the tests that need no Spark, no JDK and no patience
+check: setup style quick-types imports tidy ## before each commit, under two minutes: style, types, import rules, unused and duplicate code, and the tests that need no Spark, no JDK and no patience
 	@$(PY) -m pytest -q -n 2 --dist worksteal $(QUICK) $(TESTS)
 
 # A whole run needs every part; some tests, picked by their paths, only those that these name.
@@ -50,7 +50,7 @@ test: setup $(TEST_PARTS) ## every test that needs no Kafka broker (Spark wants 
 	@$(if $(PURE),STRATALOG_PURE=1) $(PY) -m pytest -q -n 2 --dist worksteal $(MARKS) $(or $(TESTS),--ignore=tests/spark)
 	@$(if $(TESTS),,tests/interop/need_jdk.sh && $(PY) -m pytest -q $(MARKS) tests/spark)
 
-lint: style types imports ## style, types and import rules
+lint: style types imports tidy ## style, types, import rules, unused and duplicate code
 
 style: setup
 	@$(VENV)/bin/ruff check .
@@ -68,6 +68,11 @@ quick-types: setup
 
 imports: setup
 	@$(VENV)/bin/lint-imports --no-cache
+
+# pyproject.toml says what counts, and what a framework calls.
+tidy: setup
+	@$(VENV)/bin/vulture
+	@$(VENV)/bin/pylint src/stratalog
 
 bench: setup $(VENV)/.bench ## medians and ratios against other embedded stores; BENCH="append scan" picks some
 	@$(PY) -m bench $(BENCH)
