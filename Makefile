@@ -25,10 +25,10 @@ KAFKA := .cache/kafka-4.3.1/.ready
 SPARK43 := .cache/pyspark-4.3/.ready
 SPARK43_TESTS := $(addprefix tests/spark/test_,source_filters.py source_columns.py source_live.py source_golden.py stream_queries.py sink_stream.py)
 
-PARTS := $(addprefix $(VENV)/.,core dev spark bench)
+PARTS := $(addprefix $(VENV)/.,core dev docs spark bench)
 KERNEL_SOURCES := $(filter-out %.c,$(wildcard src/stratalog/kernel/*.py src/stratalog/kernel/*.pxd src/stratalog/kernel/*.h))
 
-.PHONY: help setup demo check test lint style types quick-types imports bench bench-spark interop spark-next crash explore crash-spark crash-pipelines fuzz docs lock clean
+.PHONY: help setup demo check test lint style types quick-types imports tidy bench bench-spark interop spark-next crash explore crash-spark crash-pipelines fuzz docs lock clean
 
 help: ## this list
 	@echo "Stratalog: make TARGET"
@@ -41,7 +41,7 @@ demo: $(VENV)/.built $(VENV)/.spark ## a million events, a crash and a recovery,
 	@tests/interop/need_jdk.sh
 	@$(PY) -m stratalog.demo
 
-check: setup style quick-types imports ## before each commit, under two minutes: style, types, import rules and the tests that need no Spark, no JDK and no patience
+check: setup style quick-types imports tidy ## before each commit, under two minutes: style, types, import rules, unused and duplicate code, and the tests that need no Spark, no JDK and no patience
 	@$(PY) -m pytest -q -n 2 --dist worksteal $(QUICK) $(TESTS)
 
 # A whole run needs every part; some tests, picked by their paths, only those that these name.
@@ -50,7 +50,7 @@ test: setup $(TEST_PARTS) ## every test that needs no Kafka broker (Spark wants 
 	@$(if $(PURE),STRATALOG_PURE=1) $(PY) -m pytest -q -n 2 --dist worksteal $(MARKS) $(or $(TESTS),--ignore=tests/spark)
 	@$(if $(TESTS),,tests/interop/need_jdk.sh && $(PY) -m pytest -q $(MARKS) tests/spark)
 
-lint: style types imports ## style, types and import rules
+lint: style types imports tidy ## style, types, import rules, unused and duplicate code
 
 style: setup
 	@$(VENV)/bin/ruff check .
@@ -68,6 +68,11 @@ quick-types: setup
 
 imports: setup
 	@$(VENV)/bin/lint-imports --no-cache
+
+# pyproject.toml says what counts, and what a framework calls.
+tidy: setup
+	@$(VENV)/bin/vulture
+	@$(VENV)/bin/pylint src/stratalog
 
 bench: setup $(VENV)/.bench ## medians and ratios against other embedded stores; BENCH="append scan" picks some
 	@$(PY) -m bench $(BENCH)
@@ -102,17 +107,20 @@ crash: setup ## SIGKILL at random moments, ROUNDS=200 times, and the interleavin
 fuzz: setup ## hostile bytes against the compiled kernel under AddressSanitizer, MUTATIONS=100000 of them; SEED=... replays
 	@PYTHON=$(abspath $(PY)) tests/kernel/asan.sh $(MUTATIONS) $(SEED)
 
-docs: setup ## links resolve, examples in the documentation run, tables agree with the code
+docs: setup $(VENV)/.docs $(VENV)/.spark ## build the site into build/docs, strictly and without network; links, examples and the walk through the code are checked
+	@$(PY) -m sphinx --fail-on-warning --keep-going --quiet --fresh-env -c docs . build/docs
 	@$(PY) -m pytest -q tests/test_docs.py
+	@echo "docs: open build/docs/index.html"
 
 lock: setup ## compile requirements/*.txt anew, with hashes; LOCKED=1 keeps the versions that are there
 	@compile() { $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' "$$@"; }; \
 	all=$$(mktemp); trap 'rm -f "$$all"' EXIT; \
 	$(if $(LOCKED),cat $(PARTS:$(VENV)/.%=requirements/%.txt) >"$$all";) \
-	compile $(if $(LOCKED),,--upgrade) pyproject.toml requirements/build.in --extra dev --extra dev-spark --extra dev-bench --output-file "$$all"; \
+	compile $(if $(LOCKED),,--upgrade) pyproject.toml requirements/build.in --extra dev --extra dev-docs --extra dev-spark --extra dev-bench --output-file "$$all"; \
 	compile pyproject.toml requirements/build.in --constraint "$$all" --output-file requirements/core.txt; \
 	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev --output-file requirements/dev.txt; \
+	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev-docs --output-file requirements/docs.txt; \
 	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev-spark --output-file requirements/spark.txt; \
 	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev-bench --output-file requirements/bench.txt; \
 	compile $(if $(LOCKED),,--upgrade) requirements/spark43.in --output-file requirements/spark43.txt

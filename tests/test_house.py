@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "stratalog"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 MAX_LINES = 950
+MAX_MODULES = 14
+FOREIGN_PRIVATE = frozenset({"_gateway", "_getframe", "_jsc"})
+"""Private names of PySpark and sys for which they have no public one."""
+NAMED_TUPLE = frozenset({"_asdict", "_fields", "_make", "_replace"})
 CONFIG = str(ROOT / "pyproject.toml")
 
 
@@ -46,6 +51,57 @@ def test_every_module_introduces_itself(path: Path) -> None:
     tree = ast.parse(path.read_text())
     assert ast.get_docstring(tree), "a module says what lives there"
     assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+def test_folders_stay_small() -> None:
+    """Beside `__init__`; a family of modules that outgrows its folder becomes a package."""
+    counts = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
+    large = {relative(folder): count for folder, count in counts.items() if count > MAX_MODULES}
+    assert not large, f"more than {MAX_MODULES} modules in a folder: {large}"
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name != "_"
+
+
+def own_names(tree: ast.Module) -> set[str]:
+    """Return what a module defines: functions, classes, variables, attributes of self, and slots."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.Constant(value=str(name)):
+                names.add(name)
+    return names
+
+
+def reached_private(path: Path) -> list[str]:
+    """Return the private names of other modules that a module uses, with their lines."""
+    tree = ast.parse(path.read_text())
+    known = own_names(tree) | FOREIGN_PRIVATE | NAMED_TUPLE
+    room = path.relative_to(PACKAGE).parts[0]
+    found: list[str] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                pass  # its own, perhaps inherited
+            case ast.Attribute(attr=name) if is_private(name) and name not in known:
+                found.append(f"{relative(path)}:{node.lineno}: {ast.unparse(node)}")
+            case ast.ImportFrom(module=str(module), names=names) if module.startswith("stratalog"):
+                parts = [*module.split("."), *(each.name for each in names)]
+                if room != "kernel" and any(map(is_private, parts)):  # its compiled modules are private to it
+                    found.append(f"{relative(path)}:{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def test_no_private_name_of_another_module_is_reached() -> None:
+    found = [line for path in SOURCES for line in reached_private(path)]
+    assert not found, "make public and document what another module needs:\n" + "\n".join(found)
 
 
 def test_public_names_are_deliberate() -> None:
@@ -78,6 +134,7 @@ def test_lock_files_are_hashed_and_name_no_host() -> None:
         "bench.txt",
         "core.txt",
         "dev.txt",
+        "docs.txt",
         "spark.txt",
         "spark43.txt",
     ]
@@ -93,7 +150,15 @@ def test_lock_files_are_hashed_and_name_no_host() -> None:
 def test_lock_files_cover_what_the_project_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    parts = {"core": [], "dev": extras["dev"], "spark": extras["dev-spark"], "bench": extras["dev-bench"]}
+    parts = {"core": []} | {
+        name: extras[extra]
+        for name, extra in {
+            "dev": "dev",
+            "docs": "dev-docs",
+            "spark": "dev-spark",
+            "bench": "dev-bench",
+        }.items()
+    }
     for name, own in parts.items():
         lock = (ROOT / "requirements" / f"{name}.txt").read_text()
         for needed in (*project["dependencies"], *own):
@@ -103,7 +168,7 @@ def test_lock_files_cover_what_the_project_asks_for() -> None:
 def test_lock_files_agree_with_each_other() -> None:
     """They are installed one after the other into one environment."""
     pinned: dict[str, set[str]] = {}
-    for name in ("core", "dev", "spark", "bench"):
+    for name in ("core", "dev", "docs", "spark", "bench"):
         pins: dict[str, set[str]] = {}
         for line in (ROOT / "requirements" / f"{name}.txt").read_text().splitlines():
             package, found, version = line.partition("==")
