@@ -16,7 +16,6 @@ MODULES = ("_hash", "_scan", "_decode", "_encode", "_ledger", "_produce", "_keys
 
 compiled: bool = loader.prepare(*MODULES)
 
-from stratalog.kernel import DropSet, KeyMap, add_rows, hash_key  # noqa: E402
 from stratalog.kernel._decode import decode_columns, decode_tuples, walk_records  # noqa: E402
 from stratalog.kernel._encode import encode_columns, encode_one, encode_tuples, use_error  # noqa: E402
 from stratalog.kernel._filter import blank, filter_rows, find_rows  # noqa: E402
@@ -30,6 +29,7 @@ from stratalog.kernel._hash import (  # noqa: E402
     murmur2,
     partition_for_key,
 )
+from stratalog.kernel._keys import DropSet, KeyMap, add_rows, hash_key  # noqa: E402
 from stratalog.kernel._ledger import (  # noqa: E402
     BLOCK_FULL,
     FIRST_BATCH,
