@@ -111,3 +111,24 @@ def test_rebuilding_indexes_gives_nothing_up(tmp_path):
     assert "nothing to do" in run(tmp_path, "repair", "t").stderr
     clean = run(tmp_path, "verify")
     assert (clean.stdout, clean.stderr[:13]) == ("", "no damage in ")
+
+
+@pytest.mark.parametrize("indexed", ["true", "false"])
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_the_latest_record_of_a_key_does_not_need_older_segments(tmp_path, indexed, isolation):
+    data = ["--data", str(tmp_path)]
+    create = ["topic", "create", "t", "-c", f"key.index.enable={indexed}", *data]
+    assert CliRunner().invoke(app, create).exit_code == 0
+    for value in ("old", "newer", "newest"):
+        append = CliRunner().invoke(app, ["append", "t", "--key", "k", *data], input=f"{value}\n")
+        assert append.exit_code == 0, append.output
+        assert CliRunner().invoke(app, ["roll", "t", *data]).exit_code == 0
+    log = tmp_path / "t-0" / "00000000000000000000.log"
+    content = bytearray(log.read_bytes())
+    content[-1] ^= 1
+    log.write_bytes(content)
+    by_key = ("read", "t", "--key", "k", "--isolation", isolation)
+    assert run(tmp_path, *by_key).exit_code == ExitCode.CORRUPTION
+    last = run(tmp_path, *by_key, "--last")
+    assert last.exit_code == 0, last.output
+    assert last.stdout == "newest\n"

@@ -31,7 +31,7 @@ VerifyProgress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """How to reach an archive, and what it may cost."""
+    """The address of an archive, and limits for its use."""
 
     url: str
     cache_bytes: int = 256 << 20
@@ -43,7 +43,7 @@ class ArchiveOptions:
 
     @classmethod
     def of(cls, config: BrokerConfig, first_log_dir: str = "", url: str | None = None) -> ArchiveOptions:
-        """The settings ``log.archive.*``; without a URL a directory beside the first log directory."""
+        """Read the settings ``log.archive.*``; the default is a directory beside the first log directory."""
         said = url if url is not None else str(config.get("log.archive.url"))
         return cls(
             url=said or (f"{first_log_dir}.archive" if first_log_dir else ""),
@@ -55,9 +55,9 @@ class ArchiveOptions:
         )
 
     def check_outside(self, log_dirs: Sequence[str]) -> None:
-        """ConfigError when the archive, or its cache, would lie in a log directory or around one.
+        """Raise ConfigError if the archive or its cache lies inside or around a log directory.
 
-        A broker that is handed a log directory stops at folders it does not know.
+        A broker refuses a log directory with folders it does not know.
         """
         places = {"log.archive.url": directory_of(self.url), "log.archive.cache.dir": self.cache_dir or None}
         for name, place in places.items():
@@ -71,7 +71,7 @@ class ArchiveOptions:
 
 @dataclass(slots=True)
 class ArchiveCheck:
-    """What verifying an archive found."""
+    """The result of verifying an archive."""
 
     url: str
     partitions: int = 0
@@ -99,7 +99,7 @@ def open_archive(
     objects: Objects | None = None,
     now_ms: Callable[[], int] | None = None,
 ) -> Archive:
-    """The archive at a URL. No request is made yet. ``objects`` is for tests: another way to the store."""
+    """Open the archive at a URL; makes no request yet. Tests pass their own ``objects``."""
     if objects is None:
         objects = open_objects(options.url, fs, timeout_ms=options.timeout_ms, retries=options.retries)
     return Archive(options, objects, fs, store_id, now_ms)
@@ -142,7 +142,7 @@ class Archive:
         return f"<Archive {self.url}>"
 
     def partition(self, topic: str, topic_id: uuid.UUID, partition: int) -> PartitionArchive:
-        """The archive of one partition, whether or not there is anything in it yet."""
+        """Return the archive of one partition, which may be empty."""
         with self._lock:
             key = (topic_id, partition)
             if key not in self._partitions:
@@ -150,7 +150,7 @@ class Archive:
             return self._partitions[key]
 
     def manifests(self) -> list[Manifest]:
-        """The manifests of all partitions, by topic and number; CorruptionError for one that is damaged."""
+        """Read the manifests of all partitions, by topic and number; CorruptionError for a damaged one."""
         found = self._read_manifests(self.objects.list(""))
         return sorted(found, key=lambda each: (each.topic, str(each.topic_id), each.partition))
 
@@ -203,7 +203,7 @@ class Archive:
     def _problem(
         self, listing: Mapping[str, ObjectInfo], folder: str, stored: StoredObject, *, deep: bool
     ) -> str | None:
-        """What is wrong with one object, with its URL; None when nothing is."""
+        """Return what is wrong with one object, with its URL; None when nothing is."""
         key = f"{folder}/{stored.name}"
         info = listing.get(key)
         if info is None or info.size != stored.size:
@@ -217,11 +217,11 @@ class Archive:
         return None
 
     def sweep(self, keep: Callable[[Manifest], Collection[int] | None]) -> list[str]:
-        """Remove what uploads and removals that were cut short left behind; the URLs of what went.
+        """Remove leftovers of interrupted uploads and removals; return their URLs.
 
-        Only in partitions that this store owns. ``keep`` is asked for each: the base offsets of local
-        segments whose upload will go on, or None when the store has no such topic any more: where that
-        partition's archive is marked as deleted, it is removed.
+        Only in partitions that this store owns. ``keep`` returns for each the base offsets of local segments
+        whose upload will go on, or None when the store has no such topic: an archive marked as deleted is
+        then removed.
         """
         swept: list[str] = []
         damaged: list[str] = []  # for `verify` to tell; the other partitions are swept all the same
@@ -244,6 +244,6 @@ class Archive:
         return self._blocks.cache.stats()
 
     def close(self) -> None:
-        """End the threads and give the cache back. What is being read meanwhile fails."""
+        """End the threads and drop the cache. Reads under way fail."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._blocks.cache.close()

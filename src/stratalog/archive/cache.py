@@ -32,7 +32,7 @@ BlockKey = tuple[str, int]
 
 
 class CacheStats(NamedTuple):
-    """Numbers of a cache; the last three count from its creation."""
+    """Counters of a cache; the last three count from its creation."""
 
     limit_bytes: int
     used_bytes: int
@@ -43,10 +43,10 @@ class CacheStats(NamedTuple):
 
 
 class _Shelf(Protocol):
-    """Where blocks lie."""
+    """Storage for blocks."""
 
     def store(self, number: int, data: bytes) -> object | None:
-        """Something to `load` it with, or None when it could not be kept."""
+        """Store a block and return a handle for `load`; None when it could not be stored."""
 
     def load(self, kept: object) -> bytes | None: ...
 
@@ -66,7 +66,6 @@ class BlockCache:
         self._used = self._number = self._hits = self._misses = self._evictions = 0
 
     def get(self, key: BlockKey) -> bytes | None:
-        """The block, when it is here and whole."""
         with self._mutex:
             entry = self._entries.get(key)
             if entry is None:
@@ -83,7 +82,7 @@ class BlockCache:
         return data
 
     def put(self, key: BlockKey, data: bytes) -> None:
-        """Keep a block; others may have to go for it."""
+        """Store a block, evicting the least recently used ones when there is no room."""
         if len(data) > self._limit:
             return
         with self._mutex:
@@ -112,7 +111,7 @@ class BlockCache:
             self._shelf.drop(entry[0])
 
     def forget(self, prefix: str) -> None:
-        """Drop every block of the objects whose key begins so: they are gone from the archive."""
+        """Drop the blocks of all objects whose key has this prefix."""
         with self._mutex:
             for key in [key for key in self._entries if key[0].startswith(prefix)]:
                 self._remove(key, self._entries[key])
@@ -124,7 +123,7 @@ class BlockCache:
             )
 
     def close(self) -> None:
-        """Give everything back; what is put from now on is not kept."""
+        """Drop everything; later puts are ignored."""
         with self._mutex:
             self._entries.clear()
             self._used = self._limit = 0
@@ -146,7 +145,7 @@ class _Memory:
 
 
 class _Files:
-    """Blocks as files; the CRC of each is remembered here, so that a bad disk costs a fetch, not an error."""
+    """Blocks as files. Their CRCs are in memory, so that a bad disk costs a fetch and not an error."""
 
     def __init__(self, fs: FileSystem, root: str) -> None:
         self._fs = fs
@@ -200,7 +199,7 @@ class _Files:
 
 
 def _shelf(fs: FileSystem | None, directory: str) -> _Shelf:
-    """Files in the directory; memory where there is none, or where nothing can be written."""
+    """Use files in the directory; memory without a directory, or where it cannot be written."""
     if fs is not None and directory:
         with suppress(StorageError):
             return _Files(fs, directory)
@@ -215,7 +214,7 @@ AHEAD_BLOCKS = 8
 
 
 class Blocks:
-    """Every archived object by blocks. Thread-safe."""
+    """Read archived objects by blocks, through the cache. Thread-safe."""
 
     def __init__(self, objects: Objects, cache: BlockCache, pool: ThreadPoolExecutor) -> None:
         self.cache = cache
@@ -225,7 +224,7 @@ class Blocks:
         self._coming: dict[tuple[str, int], Future[bytes]] = {}
 
     def read_into(self, key: str, size: int, position: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with what the object, ``size`` bytes long, has from ``position`` on."""
+        """Fill ``buffer`` with the bytes of an object of ``size`` bytes from ``position`` on."""
         first, last = position // BLOCK_BYTES, (position + len(buffer) - 1) // BLOCK_BYTES
         for number in range(first, last + 1, RUN_BLOCKS):
             blocks = self._blocks(key, size, range(number, min(number + RUN_BLOCKS, last + 1)))
@@ -236,7 +235,7 @@ class Blocks:
                 buffer[max(begin, 0) : max(begin, 0) + len(taken)] = taken
 
     def lead(self, key: str, size: int, position: int) -> None:
-        """Have what comes after ``position`` fetched, for a reader that will want it."""
+        """Fetch the blocks after ``position`` ahead, for a sequential reader."""
         first = -(-position // BLOCK_BYTES)
         last = min(first + AHEAD_BLOCKS, -(-size // BLOCK_BYTES))
         for number in range(first, last, RUN_BLOCKS):
@@ -250,7 +249,6 @@ class Blocks:
                     return  # the archive is closed
 
     def forget(self, prefix: str) -> None:
-        """The objects whose key begins so are gone."""
         self.cache.forget(prefix)
 
     def _is_near(self, key: str, number: int) -> bool:
@@ -312,7 +310,7 @@ class Blocks:
 
 
 def _runs(numbers: list[int]) -> Iterator[list[int]]:
-    """Neighbours together."""
+    """Group consecutive numbers."""
     run: list[int] = []
     for number in numbers:
         if run and number != run[-1] + 1:

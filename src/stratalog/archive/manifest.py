@@ -86,11 +86,11 @@ class SegmentEntry:
     uploaded_ms: int = 0
 
     def parts(self) -> tuple[StoredObject, ...]:
-        """The objects of the log, in order."""
+        """Return the objects of the log, in order."""
         return tuple(each for each in self.objects if each.kind == "log")
 
     def object(self, kind: str) -> StoredObject | None:
-        """The object of a kind other than the log."""
+        """Return the object of a kind other than the log."""
         return next((each for each in self.objects if each.name == kind), None)
 
     @property
@@ -98,13 +98,12 @@ class SegmentEntry:
         return sum(each.size for each in self.objects)
 
     def same_log(self, size_bytes: int, crc: int) -> bool:
-        """Whether this is a copy of that log."""
         return (self.size_bytes, self.crc) == (size_bytes, crc)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a partition's archive holds: segments in offset order, none overlapping another."""
+    """The archived segments of a partition, in offset order without overlap."""
 
     topic: str
     topic_id: uuid.UUID
@@ -135,14 +134,14 @@ class Manifest:
 
 
 class LocalCopy(NamedTuple):
-    """`stratalog.archive`: the manifest as last seen, and from where on the log is local."""
+    """The file `stratalog.archive`: the manifest as last seen, and the first local offset."""
 
     manifest: Manifest
     local_start_offset: int
 
 
 def is_number(name: str) -> bool:
-    """Whether a folder's name is one of those given to segments."""
+    """Return whether a folder's name has the form of a segment's number."""
     return _NUMBER.fullmatch(name) is not None
 
 
@@ -168,7 +167,7 @@ def pack(manifest: Manifest) -> bytes:
 
 
 def parse(data: bytes, where: str = "manifest") -> Manifest:
-    """The manifest; CorruptionError or UnsupportedFormat naming ``where`` for anything else."""
+    """Parse a manifest; CorruptionError or UnsupportedFormat naming ``where`` for anything else."""
     root, _ = _checked(data, where)
     return _manifest(root, where)
 
@@ -188,7 +187,7 @@ def parse_local(data: bytes, where: str = LOCAL_NAME) -> LocalCopy:
 
 
 def _with_crc(head: dict[str, object], body: bytes) -> bytes:
-    """The first line ends the opening of the object that ``body`` goes on with."""
+    """Build the first line, which opens the JSON object that ``body`` goes on with."""
     known = json.dumps({**head, "crc32c": f"{crc32c(body, crc32c(json.dumps(head).encode())):08x}"})
     return known[:-1].encode() + b",\n" + body
 
@@ -296,7 +295,7 @@ def _entry(fields: _Fields) -> SegmentEntry:
 
 
 class _Fields:
-    """Fields taken out of a JSON object one by one, each of the type it must have."""
+    """Typed access to the fields of a JSON object; each is removed when read."""
 
     def __init__(self, values: Any, where: str) -> None:
         self._where = where
@@ -377,7 +376,7 @@ _PAUSE_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a rebuilt store must know of the topic; goes into every manifest that is written."""
+    """What a rebuilt store must know of the topic; written into every manifest."""
 
     partitions: int = 1
     config: Mapping[str, str] = field(default_factory=dict)
@@ -385,7 +384,7 @@ class About:
 
 
 class ManifestObject:
-    """Reads the manifest at any time; changes it for a caller that takes care to be the only one here."""
+    """The manifest object of one partition. The caller serializes changes within this process."""
 
     def __init__(
         self, objects: Objects, key: str, blank: tuple[str, uuid.UUID, int], store_id: str, session: str
@@ -404,7 +403,7 @@ class ManifestObject:
         self._claimed = False
 
     def read(self, *, refresh: bool = False) -> Manifest | None:
-        """What the archive holds; None when it holds nothing of this partition, not even a claim."""
+        """Return the manifest; None when the archive holds nothing of this partition, not even a claim."""
         known = self._fetch() if refresh or not self._fresh else self._known
         return None if known is None else known[0]
 
@@ -423,7 +422,7 @@ class ManifestObject:
     def claim(self, *, take_over: bool = False) -> Manifest:
         """Become the writer. ``take_over`` takes the archive away from the store that owns it.
 
-        ArchiveConflictError when another store owns it, or when a later process of this store does.
+        Raise ArchiveConflictError when another store, or a later process of this store, owns it.
         """
         known = self._known if self._claimed and self._fresh else self._fetch()
         if known is None:
@@ -440,7 +439,7 @@ class ManifestObject:
         return (manifest.owner, manifest.session) == (self._store_id, self._session)
 
     def change(self, change: Callable[[Manifest], Manifest], *, take_over: bool = False) -> Manifest:
-        """Commit a change: applied to the newest manifest until that is the one which was changed."""
+        """Commit a change: apply it to the newest manifest until no other change comes between."""
         for attempt in range(ATTEMPTS):
             known = self._known if self._fresh else self._fetch()
             if known is None:
@@ -456,7 +455,6 @@ class ManifestObject:
         raise ArchiveConflictError("lost every race for the manifest", url=self.url)
 
     def forget(self) -> None:
-        """The manifest was removed: a new one would begin from nothing."""
         with self._mutex:
             self._known, self._fresh, self._claimed = None, False, False
 
@@ -481,7 +479,7 @@ class ManifestObject:
         )
 
     def _put(self, wanted: Manifest, tag: str | None) -> Manifest:
-        """One conditional put; ``_Lost`` when another was first, and then the newest manifest is known."""
+        """Do one conditional put; raise ``_Lost``, with the newest manifest known, when another was first."""
         data = pack(wanted)
         self._fresh = False
         try:

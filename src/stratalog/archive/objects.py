@@ -40,9 +40,9 @@ _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 
 
 class Tagged:
-    """A whole object, and what names this very state of it in `Objects.put_if_match`.
+    """A whole object, and the tag of this state for `Objects.put_if_match`.
 
-    A tag that has to be computed is computed when somebody asks: hashing costs more than reading.
+    A tag that must be computed is computed on demand: hashing costs more than reading.
     """
 
     __slots__ = ("_tag", "data")
@@ -70,35 +70,35 @@ class Objects(Protocol):
     url: str
 
     def url_of(self, key: str) -> str:
-        """The object's address, for people."""
+        """Return the object's address, for people."""
 
     def get(self, key: str) -> Tagged:
-        """The whole object."""
+        """Return the whole object."""
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """``length`` bytes from ``start`` on; ArchiveError when the object has fewer."""
+        """Return ``length`` bytes from ``start`` on; ArchiveError when the object has fewer."""
 
     def put(self, key: str, data: Buffer) -> None:
-        """Make ``data`` the object, whatever was there."""
+        """Create or replace the object."""
 
     def put_if_absent(self, key: str, data: Buffer) -> str | None:
-        """Create the object; its tag, or None when there is one already."""
+        """Create the object and return its tag; None when it exists."""
 
     def put_if_match(self, key: str, data: Buffer, tag: str) -> str | None:
-        """Replace exactly the state ``tag`` names; the new tag, or None when that is no longer the state."""
+        """Replace exactly the state ``tag`` names and return the new tag; None when it is another state."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object whose key begins with ``prefix``, which ends with ``/`` or is empty."""
+        """Yield every object whose key begins with ``prefix``, which ends with ``/`` or is empty."""
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects."""
 
     def head(self, key: str) -> ObjectInfo | None:
-        """What a listing would say of one object; None when there is none."""
+        """Return the listing's row of one object; None when it does not exist."""
 
 
 def open_objects(url: str, fs: FileSystem, *, timeout_ms: int = 60_000, retries: int = 5) -> Objects:
-    """The object store at ``url``: a plain path or ``file://`` is a directory, the rest is obstore's."""
+    """Open the object store at ``url``: a path or ``file://`` is a directory, the rest is obstore's."""
     from stratalog.archive.objects import DirectoryObjects
 
     if not url:
@@ -117,7 +117,7 @@ def absolute_url(url: str) -> str:
 
 
 def directory_of(url: str) -> str | None:
-    """The directory that an archive's URL names; None when it is no local one."""
+    """Return the directory that an archive's URL names; None when it is not local."""
     scheme = _SCHEME.match(url)
     if scheme is None:
         return os.path.abspath(url)
@@ -136,7 +136,13 @@ OBJECT_LIMIT_BYTES = 4 << 30
 
 
 class DirectoryObjects:
-    """Objects as files below ``root``."""
+    """Objects as files below ``root``.
+
+    An object is written to `<key>.tmp`, synced, renamed, and its name and the directories above are synced.
+    Conditional puts hold the lock of `<root>/.lock` while they compare and replace; it excludes other
+    processes. A crash leaves the old object or the new one, and perhaps a `.tmp`, which is swept like any
+    orphan.
+    """
 
     def __init__(self, fs: FileSystem, root: str) -> None:
         self._fs = fs
@@ -253,7 +259,7 @@ class DirectoryObjects:
                     self._known_dirs.clear()
 
     def _make_dir(self, path: str) -> None:
-        """Create a directory with those above it, and make the names of all of them durable."""
+        """Create a directory with its parents, and sync all their names."""
         with self._mutex:
             if path in self._known_dirs:
                 return
@@ -272,7 +278,7 @@ class DirectoryObjects:
             self._known_dirs.add(path)
 
     def _tidy(self, directory: str) -> None:
-        """Sync a directory that lost a file; an empty one goes, and so on up."""
+        """Sync a directory that lost a file; remove it when empty, and so on up."""
         while True:
             try:
                 empty = directory != self._root and not self._fs.list_dir(directory)
@@ -289,7 +295,7 @@ class DirectoryObjects:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Alone among those who replace objects, in this process and in others."""
+        """Exclude every other conditional put, of this process and of others."""
         self._make_dir(self._root)
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         while True:
@@ -307,7 +313,7 @@ class DirectoryObjects:
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
-        """What the filesystem says, as an object store would say it."""
+        """Turn errors of the filesystem into those of `Objects`."""
         try:
             yield
         except FileNotFoundError:
@@ -324,7 +330,7 @@ _DELETE_AT_ONCE = 500
 
 
 def open_remote(url: str, *, timeout_ms: int, retries: int) -> Objects:
-    """The store at ``url``; ConfigError when obstore is missing or does not know the URL."""
+    """Open the store at ``url``; ConfigError when obstore is missing or does not know the URL."""
     try:
         from obstore.exceptions import BaseError
         from obstore.store import AzureStore, GCSStore, S3Store, from_url
@@ -351,13 +357,16 @@ def open_remote(url: str, *, timeout_ms: int, retries: int) -> Objects:
 
 
 def _plain_http_asked_for() -> bool:
-    """An endpoint without TLS is used when somebody set it as such (a server of one's own)."""
+    """Return whether the environment names an endpoint without TLS."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
     return any(os.environ.get(name, "").startswith("http://") for name in names)
 
 
 class RemoteObjects:
-    """The objects below the prefix that ``store`` was opened with."""
+    """The objects below the prefix that ``store`` was opened with.
+
+    Every put is one request: an interrupted upload in parts would leave pieces that no listing shows.
+    """
 
     def __init__(self, store: ObjectStore, url: str) -> None:
         import obstore
@@ -428,7 +437,7 @@ class RemoteObjects:
                     self._delete_each(some)
 
     def _delete_each(self, keys: Sequence[str]) -> None:
-        """One of them is not there, and some stores stop at that."""
+        """Delete one by one: some stores stop at the first missing object."""
         for key in keys:
             try:
                 self._api.delete(self._store, key)
@@ -454,11 +463,11 @@ class RemoteObjects:
 
 
 def _tag(meta: Any) -> str:
-    """What the store may want back to recognise this state; stores differ in which of the two they use."""
+    """Return the tag of a state; stores differ in which of the two values they compare."""
     known = {name: meta.get(name) for name in ("e_tag", "version")}
     return json.dumps({name: value for name, value in known.items() if value is not None})
 
 
 def _first_line(error: BaseException) -> str:
-    """obstore's messages carry a dump of the response behind the first line."""
+    """Drop the response dump that obstore puts behind the first line of a message."""
     return str(error).strip().split("\n", 1)[0] or type(error).__name__

@@ -52,7 +52,7 @@ def partition_prefix(topic: str, topic_id: uuid.UUID, partition: int) -> str:
 
 
 class PartitionArchive:
-    """Reads and changes the archive of one partition. Thread-safe; changes wait for each other."""
+    """Reads and changes the archive of one partition. Thread-safe; changes exclude each other."""
 
     def __init__(self, tools: Tools, topic: str, topic_id: uuid.UUID, partition: int) -> None:
         self.topic = topic
@@ -71,19 +71,19 @@ class PartitionArchive:
 
     @property
     def url(self) -> str:
-        """Where the manifest is."""
+        """The address of the manifest."""
         return self._manifest_object.url
 
     def describe(self, about: About) -> None:
-        """What manifests written from now on say of the topic."""
+        """Set what manifests written from now on say of the topic."""
         self._manifest_object.about = about
 
     # -- reading -------------------------------------------------------------------------------------
 
     def manifest(self, *, refresh: bool = False) -> Manifest | None:
-        """What the archive holds; None when it holds nothing of this partition, not even a claim.
+        """Return the manifest; None when the archive holds nothing of this partition, not even a claim.
 
-        Without ``refresh`` what this process knows: right for the writer, perhaps old for others.
+        Without ``refresh`` it may be old, except for the writer.
         """
         return self._manifest_object.read(refresh=refresh)
 
@@ -93,13 +93,13 @@ class PartitionArchive:
         check: Callable[[SegmentEntry], None] | None = None,
         listed: Callable[[SegmentEntry], bool] | None = None,
     ) -> StoredSegment:
-        """The segment, to be read by ranges through the cache; see `StoredSegment` for the two callbacks."""
+        """Open a segment for reading by ranges through the cache; see `StoredSegment` for the callbacks."""
         folder = self._folder(entry.name)
         known = listed or self.is_listed
         return StoredSegment(self._objects, self._tools.blocks, folder, entry, known, check)
 
     def is_listed(self, entry: SegmentEntry) -> bool:
-        """Whether the archive's manifest, as it is now, has this segment."""
+        """Return whether the archive's manifest has this segment now."""
         manifest = self.manifest(refresh=True)
         return manifest is not None and any(each.name == entry.name for each in manifest.segments)
 
@@ -107,7 +107,7 @@ class PartitionArchive:
         return f"{self.prefix}/segments/{name}"
 
     def missing(self, entry: SegmentEntry) -> list[str]:
-        """The objects of a segment that are not there, or of another size, by URL."""
+        """Return the URLs of a segment's objects that are missing or have another size."""
         folder = self._folder(entry.name)
         sizes = {info.key: info.size for info in self._objects.list(f"{folder}/")}
         keys = ((f"{folder}/{each.name}", each.size) for each in entry.objects)
@@ -129,9 +129,9 @@ class PartitionArchive:
     def download(
         self, entry: SegmentEntry, directory: str, *, suffix: str = "", progress: Progress | None = None
     ) -> list[str]:
-        """Write a segment's files into a local directory, checked and synced; their paths, the log's first.
+        """Write a segment's files into a directory, checked and synced; return their paths, the log's first.
 
-        The names are durable after a sync of the directory, which is the caller's.
+        The caller must sync the directory.
         """
         fs, folder = self._tools.fs, self._folder(entry.name)
         total, done, paths = entry.stored_bytes, 0, []
@@ -164,7 +164,7 @@ class PartitionArchive:
     def claim(self, *, take_over: bool = False) -> Manifest:
         """Become the one writer, as every change does first. ``take_over`` is for when the owner is gone.
 
-        ArchiveConflictError when another store owns this archive, or when a later process of this one does.
+        Raise ArchiveConflictError when another store, or a later process of this store, owns it.
         """
         with self._lock:
             return self._manifest_object.claim(take_over=take_over)
@@ -172,7 +172,7 @@ class PartitionArchive:
     # -- changes -------------------------------------------------------------------------------------
 
     def upload(self, segment: SegmentUpload, progress: Progress | None = None) -> SegmentEntry:
-        """Archive one segment; durable, read back and in the manifest on return."""
+        """Archive one segment; on return it is durable, read back and in the manifest."""
         return self.upload_all([segment], progress)[0]
 
     def upload_all(
@@ -180,9 +180,8 @@ class PartitionArchive:
     ) -> list[SegmentEntry]:
         """Archive neighbours with one change of the manifest.
 
-        They take the place of archived segments that cover the same offsets, of which none may reach
-        further than they do. A segment whose very bytes are archived already is left as it is, and one that
-        the log start offset passed meanwhile is not archived.
+        They replace archived segments of the same offsets, none of which may reach further. A segment that is
+        archived byte for byte stays as it is; one that the log start offset has passed is not archived.
         """
         with self._lock:
             manifest = self._manifest_object.claim()
@@ -208,9 +207,9 @@ class PartitionArchive:
     def replace(
         self, olds: Sequence[SegmentEntry], news: Sequence[SegmentUpload], progress: Progress | None = None
     ) -> list[SegmentEntry]:
-        """Put rewritten segments in the place of archived ones: one change of the manifest, then the old go.
+        """Replace archived segments by rewritten ones in one change of the manifest; delete the old objects.
 
-        ArchiveConflictError when one of ``olds`` is no longer in the manifest: then nothing has changed.
+        Raise ArchiveConflictError, with nothing changed, when one of ``olds`` is no longer in the manifest.
         """
         with self._lock:
             manifest = self._manifest_object.claim()
@@ -230,7 +229,7 @@ class PartitionArchive:
     def _swap(
         self, change: Callable[[Manifest], tuple[SegmentEntry, ...]], entries: Sequence[SegmentEntry]
     ) -> None:
-        """Change the list of segments; the objects of those that went out of it go too."""
+        """Change the list of segments, then delete the objects of those that left it."""
         before: list[SegmentEntry] = []
 
         def applied(current: Manifest) -> Manifest:
@@ -250,7 +249,7 @@ class PartitionArchive:
         known: Sequence[SegmentEntry | None],
         progress: Progress | None,
     ) -> Iterator[list[SegmentEntry]]:
-        """The entries of segments whose objects are put first, unswept until the block has named them."""
+        """Put the objects of segments and yield their entries; they are not swept while the block runs."""
         busy: list[str] = []
         try:
             entries = []
@@ -268,7 +267,7 @@ class PartitionArchive:
                 self._busy.difference_update(busy)
 
     def _present(self, manifest: Manifest, segment: SegmentUpload) -> SegmentEntry | None:
-        """The entry that is a whole copy of this segment already."""
+        """Return the entry that is a whole copy of this segment."""
         entry = manifest.entry(segment.base_offset)
         seal = segment.seal
         if entry is None or seal is None or entry.next_offset != segment.next_offset:
@@ -302,7 +301,7 @@ class PartitionArchive:
         return _entry(segment, name, done, self._tools.now_ms())
 
     def _begun(self, manifest: Manifest, segment: SegmentUpload) -> tuple[str, dict[str, int]]:
-        """The folder of an upload that was cut short, and what is in it; else the name of a new one."""
+        """Return the folder of an interrupted upload and its objects; else the name of a new one."""
         taken = {each.name for each in manifest.segments} | self._busy
         stem = f"{segment.base_offset:020d}"
         root = self._folder(stem)
@@ -317,7 +316,7 @@ class PartitionArchive:
         return f"{stem}/{secrets.token_hex(8)}", {}
 
     def remove(self, entries: Collection[SegmentEntry], *, log_start_offset: int = 0) -> None:
-        """Take segments out of the archive; the log start offset moves with them, never back."""
+        """Remove segments from the archive; the log start offset moves with them, never back."""
         with self._lock:
             if not entries and not log_start_offset:
                 return
@@ -333,7 +332,7 @@ class PartitionArchive:
             self._delete_objects(entries)
 
     def set_log_start(self, offset: int) -> list[SegmentEntry]:
-        """Everything below ``offset`` is deleted: whole segments go. Returns those that went."""
+        """Remove the segments that lie below ``offset``, and return them."""
         with self._lock:
             manifest = self.claim()
             gone = [each for each in manifest.segments if each.next_offset <= offset]
@@ -342,7 +341,7 @@ class PartitionArchive:
             return gone
 
     def mark_deleted(self, deleted: bool = True) -> None:
-        """The topic is being deleted (or is not, after all): `delete_everything` comes next."""
+        """Mark the topic as being deleted, before `delete_everything`; or as not, after all."""
         with self._lock:
             manifest = self.manifest(refresh=True)
             if manifest is not None and manifest.deleted != deleted:
@@ -367,9 +366,9 @@ class PartitionArchive:
     # -- rubbish -------------------------------------------------------------------------------------
 
     def orphans(self, keep: Collection[int] = ()) -> list[str]:
-        """Objects the manifest does not name: what uploads and removals that were cut short left behind.
+        """Return the keys that the manifest does not name: leftovers of interrupted uploads and removals.
 
-        ``keep`` are base offsets of local segments whose upload will be taken up again.
+        ``keep``: base offsets of local segments whose upload will go on.
         """
         listed = [info.key for info in self._objects.list(f"{self.prefix}/")]
         manifest = self.manifest(refresh=True)
@@ -382,7 +381,7 @@ class PartitionArchive:
         ]
 
     def sweep(self, keep: Collection[int] = ()) -> list[str]:
-        """Remove orphans; their URLs. Nothing is swept from an archive that another store owns."""
+        """Remove orphans and return their URLs, unless another store owns the archive."""
         with self._lock:
             if not self.orphans(keep):
                 return []

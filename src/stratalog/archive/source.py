@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class StoredSegment:
     """Reads one entry of a manifest.
 
-    ``listed`` tells whether the archive's manifest still has it, when an object is missing; ``check`` is
-    called before anything is fetched.
+    ``listed`` returns whether the archive's manifest still has it, when an object is missing; ``check`` is
+    called before anything is fetched, and raises FileNotFoundError when it has not.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class StoredSegment:
         return f"<StoredSegment {self.url()}>"
 
     def url(self, kind: str = "log") -> str:
-        """Where the object is; of a log in several parts, what they have in common."""
+        """Return the object's address; of a log in several parts their common prefix."""
         parts = self.entry.parts()
         name = parts[0].name if kind == "log" and len(parts) == 1 else kind
         return self._objects.url_of(f"{self._prefix}/{name}")
@@ -70,7 +70,7 @@ class StoredSegment:
         return any(each.kind == kind for each in self.entry.objects)
 
     def read(self, kind: str) -> bytes | None:
-        """A whole object, checked; None when the segment has none of that kind."""
+        """Return a whole object, checked; None when the segment has none of that kind."""
         stored = self.entry.object(kind)
         if stored is None:
             return None
@@ -89,7 +89,7 @@ class StoredSegment:
         return data
 
     def open(self, kind: str = "log") -> File:
-        """The log, or another object, as a file for reading; FileNotFoundError when there is none."""
+        """Open the log or another object for reading; FileNotFoundError when there is none."""
         stored = [each for each in self.entry.objects if each.kind == kind]
         if not stored and not (kind == "log" and self.size == 0):
             raise FileNotFoundError(f"no object at {self.url(kind)}")
@@ -98,7 +98,6 @@ class StoredSegment:
         return ArchivedFile(self, self.url(kind), stored)
 
     def read_into(self, stored: StoredObject, position: int, buffer: memoryview) -> None:
-        """Part of one object, through the cache."""
         try:
             self._blocks.read_into(f"{self._prefix}/{stored.name}", stored.size, position, buffer)
         except FileNotFoundError as error:
@@ -108,7 +107,7 @@ class StoredSegment:
         self._blocks.lead(f"{self._prefix}/{stored.name}", stored.size, position)
 
     def forget(self) -> None:
-        """Drop what the cache has of this segment."""
+        """Drop the cached blocks of this segment."""
         self._blocks.forget(f"{self._prefix}/")
 
     def _missing(self, error: FileNotFoundError, name: str) -> NoReturn:
@@ -119,7 +118,7 @@ class StoredSegment:
 
 
 class ArchivedFile:
-    """A file of one or several objects. There is nothing to close, and nothing may be written."""
+    """A read-only file of one or several objects. It holds nothing open."""
 
     __slots__ = ("_ends", "_next", "_objects", "_segment", "_size", "path")
 
@@ -157,7 +156,7 @@ class ArchivedFile:
         return length
 
     def _lead(self, part: int, position: int) -> None:
-        """Sequential reading: the rest of this object, and the beginning of the next."""
+        """Fetch ahead the rest of this object, or the beginning of the next."""
         stored = self._objects[part]
         if position < stored.size:
             self._segment.lead(stored, position)

@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class SegmentUpload:
-    """A sealed segment's files, as they lie on disk."""
+    """The files of a sealed segment on disk."""
 
     base_offset: int
     next_offset: int
@@ -47,7 +47,7 @@ class SegmentUpload:
     def collect(
         cls, fs: FileSystem, directory: str, base_offset: int, next_offset: int, suffix: str = ""
     ) -> SegmentUpload:
-        """What a directory has of a segment. FileNotFoundError when it has no log of it."""
+        """Find the files of a segment in a directory; FileNotFoundError when it has no log."""
         files: dict[str, str] = {}
         stat = None
         for kind in KINDS:
@@ -74,7 +74,7 @@ def _read_seal(fs: FileSystem, path: str | None, size: int) -> Seal | None:
 
 
 class Uploaded(NamedTuple):
-    """What is in the archive now, and the CRC of the log that was read."""
+    """The archived objects, and the CRC of the log that was read."""
 
     objects: tuple[StoredObject, ...]
     log_crc: int
@@ -98,10 +98,10 @@ def upload(
     part_bytes: int = PART_BYTES,
     progress: Progress | None = None,
 ) -> Uploaded:
-    """Put every object below ``prefix``, and read all of them back. CorruptionError when the log is damaged.
+    """Put every object below ``prefix`` and read all of them back. CorruptionError when the log is damaged.
 
-    ``present`` are objects an earlier try left there, with their sizes; those of the right size are only
-    read back, and put again when they are not what they should be.
+    ``present``: objects of an earlier try, with their sizes; those of the right size are only read back, and
+    put again when they differ.
     """
     pieces = _pieces(fs, segment, part_bytes)
     total, done = 2 * sum(piece.size for piece in pieces), 0
@@ -146,7 +146,7 @@ def upload(
 
 
 def read_back(objects: Objects, prefix: str, stored: StoredObject) -> bytes:
-    """The object as the archive has it now; CorruptionError when that is not what was put."""
+    """Return the object as the archive has it; CorruptionError when its size or CRC is another."""
     key = f"{prefix}/{stored.name}"
     data = objects.get(key).data
     if len(data) != stored.size or crc32c(data) != stored.crc:
@@ -159,7 +159,7 @@ def read_back(objects: Objects, prefix: str, stored: StoredObject) -> bytes:
 
 
 def whole_crc(parts: Iterable[StoredObject]) -> int:
-    """The CRC of a log from those of its parts."""
+    """Combine the CRCs of a log's parts."""
     crc = 0
     for part in parts:
         crc = crc32c_combine(crc, part.crc, part.size)
@@ -190,7 +190,7 @@ def _read(fs: FileSystem, piece: _Piece) -> bytes:
 
 
 def _in_parallel(pool: ThreadPoolExecutor, do: Callable[[T], R], items: list[T]) -> Iterable[R]:
-    """In order; when one fails, those not begun are not begun, and the ones under way are waited for."""
+    """Yield the results in order; after a failure start no more, and wait for those under way."""
     futures = [pool.submit(do, item) for item in items]
     try:
         for future in futures:

@@ -243,6 +243,10 @@ class Reading:
 
     def of_key(self, key: bytes, *, last: bool) -> Iterator[Record]:
         """Yield every record of a key, oldest first; only the newest of them with ``last``."""
+        whole = self.start.kind == "earliest" and self.end.kind == "latest"
+        if last and whole and not self.skip_damaged:  # stops at the first one found from the end
+            found = [self.topic.get(key, each, isolation=self.isolation) for each in self.partitions]
+            return iter(sorted((each for each in found if each is not None), key=_time)[-1:])
         merged = self._merged([self._history(key, partition) for partition in self.partitions])
         return iter(deque(merged, maxlen=1)) if last else merged
 

@@ -67,7 +67,7 @@ def test_a_new_segment_that_would_outgrow_its_index_is_two() -> None:
     def keep(segment: Segment, chunk: Chunk) -> Filtered:
         return filter_batches(chunk.data, chunk.scan)
 
-    made = rewrite(group, target, keep, take_aborted=list, pace=Pace(), cleaned=True)
+    made = rewrite(group, target, keep, aborted=[], pace=Pace(), cleaned=True)
     assert [(each.base_offset, each.next_offset, each.size) for each in made.segments] == [
         (0, 60, sum(sizes[:2])),
         (60, 90, sizes[2]),

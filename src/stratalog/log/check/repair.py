@@ -37,7 +37,7 @@ ACTIONS: tuple[RepairAction, ...] = get_args(RepairAction)
 
 @dataclass(slots=True)
 class RepairReport:
-    """What a repair did, or would do, line by line, and what it gave up."""
+    """What a repair did or would do, line by line, and what it gave up."""
 
     actions: list[str] = field(default_factory=list)
     lost: list[Damage] = field(default_factory=list)
@@ -212,7 +212,7 @@ class _Repair:
             self._replace(checked, [each for each in within if each[0] < each[1]], lost)
 
     def _accept_gap(self, checked: CheckedSegment, lost: list[Damage]) -> None:
-        """Nothing to drop: a seal says from now on that offsets are missing."""
+        """Write a seal that says that offsets are missing behind the segment."""
         segment = checked.segment
         path, seal = segment.path("seal"), checked.seal
         if seal is None:
@@ -278,7 +278,7 @@ class _Repair:
             self._do(f"{segment.path()}: removed, it was empty", lambda: self._remove(segment.path()))
 
     def _offset_at(self, segment: Segment, position: int) -> int:
-        """The offset after the last batch before ``position``."""
+        """Return the offset after the last batch before ``position``."""
         offset = segment.base_offset
         with segment.open_log() as file:
             for _, _, scan in scan_file(file, 0, position):
@@ -295,7 +295,7 @@ class _Repair:
                 )
 
     def _old_end(self) -> int:
-        """The first offset that was never given out, as far as anything tells."""
+        """Return the first offset that was never assigned, as far as anything tells."""
         try:
             tail = read_tail(self.fs, self.directory, self.owner)
         except FormatError:
@@ -307,10 +307,10 @@ class _Repair:
         return max(known)
 
     def _begin_at(self, offset: int) -> None:
-        """An empty segment at the old end of the log, and a tail that trusts nothing before it to be whole.
+        """Create an empty segment at the old end of the log, and point the tail there.
 
-        Both slots of the tail are written and synced: with the old word in either, the next open would
-        scan a segment that is about to lose offsets, and cut it there.
+        Both slots of the tail are written and synced: with the old value in either, the next open would scan
+        a segment that is about to lose offsets, and cut it there.
         """
         path = f"{self.directory}/{names.segment_name(offset)}.log"
 
@@ -333,7 +333,7 @@ class _Repair:
         self._do(f"{path}: a new segment, so that no offset below {offset} is given out again", act)
 
     def _replace(self, checked: CheckedSegment, dropped: list[tuple[int, int]], lost: list[Damage]) -> None:
-        """Put a segment in the place of ``checked`` that lacks the bytes of ``dropped``."""
+        """Replace a segment by one that lacks the bytes of ``dropped``."""
         segment = checked.segment
         good, at = [], 0
         for start, stop in [*dropped, (segment.size, segment.size)]:
@@ -401,10 +401,10 @@ class _Repair:
             return ()
 
     def _settle_damaged_swap(self) -> None:
-        """Decide about a replacement that is damaged: it goes while what it replaces is there, else it stays.
+        """Remove a damaged replacement while the segments it replaces exist; else give it its name.
 
         Segments are replaced from the lowest on, so the log at the first one's base tells. A replacement that
-        stays gets its name, and is then a damaged segment like any other.
+        stays is then a damaged segment like any other.
         """
         files = list_files(self.fs, self.directory)
         swaps = sorted(name for name in files if name.endswith(names.SWAP))
@@ -435,7 +435,7 @@ class _Repair:
         self.fs.sync_dir(self.directory)
 
     def _settle(self) -> None:
-        """Finish what is half replaced, as recovery would."""
+        """Finish a half-done replacement, as recovery would."""
         entries = list_files(self.fs, self.directory)
         view = view_of(entries, lambda base: swap_end(self.context, self.directory, base))
         run_actions(self.context, self.directory, view.leftovers)
@@ -458,7 +458,6 @@ class _Repair:
 def _copy(
     read: Callable[[int, int], bytes], write: Callable[[bytes, int], None], ranges: Iterable[tuple[int, int]]
 ) -> None:
-    """Copy byte ranges one behind the other."""
     to = 0
     for start, stop in ranges:
         while start < stop:
@@ -472,7 +471,6 @@ def _copy(
 
 
 def _offsets(lost: Iterable[Damage]) -> str:
-    """``3 to 7, 12``; for people."""
     spans = [
         str(each.first_offset) if each.offsets == 1 else f"{each.first_offset} to {each.last_offset}"
         for each in lost

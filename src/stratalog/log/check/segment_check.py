@@ -37,7 +37,7 @@ _CONTROL = 0x20
 
 
 def sidecar_of(segment: Segment, kind: str) -> bytes | None:
-    """A derived file as it is; None when there is none. CorruptionError when the archive has lost it."""
+    """Read a derived file; None when there is none. CorruptionError when the archive has lost it."""
     try:
         return segment.sidecar(kind)
     except ArchiveError as error:
@@ -47,7 +47,7 @@ def sidecar_of(segment: Segment, kind: str) -> bytes | None:
 
 
 class IndexCheck:
-    """Does every entry of an offset index meet the batch it promises?"""
+    """Checks that every entry of an offset index meets its batch."""
 
     def __init__(self, index: OffsetIndex) -> None:
         self._index = index
@@ -73,7 +73,7 @@ class IndexCheck:
 
 
 class TimeCheck:
-    """Does every entry (t, o) of a time index keep its promise: nothing newer than t up to o, and t at o?"""
+    """Checks every entry (t, o) of a time index: nothing newer than t up to o, and t at o."""
 
     def __init__(self, times: TimeIndex) -> None:
         self._times = times
@@ -107,7 +107,7 @@ class TimeCheck:
         self._newest = max(newest, max(table[begun * WIDTH + _NEWEST :: WIDTH], default=-1))
 
     def finish(self, *, whole: bool) -> None:
-        """After the last batch: the last entry must hold the largest timestamp."""
+        """Check after the last batch that the last entry holds the largest timestamp."""
         if self.reason or not whole:
             return
         last = self._times.last()
@@ -118,7 +118,7 @@ class TimeCheck:
 
 
 class SealFacts:
-    """Are the facts a seal states of each block those of its batches?"""
+    """Checks the facts that a seal states of each block."""
 
     def __init__(self, seal: Seal) -> None:
         self._seal = seal
@@ -149,7 +149,7 @@ class SealFacts:
             known[5] += len(counts)
 
     def difference(self, damages: Sequence[Damage]) -> str:
-        """What the seal states that is not so; blocks with damage in them are left out."""
+        """Return the first wrong statement of the seal; blocks with damage in them are left out."""
         for at, block in enumerate(self._seal.blocks):
             start, end = block.position, block.position + self._seal.block_size(at)
             if any(damage.start < end and start < damage.end for damage in damages):
@@ -167,7 +167,7 @@ _Block = tuple[int, int, int, int]
 
 @dataclass(slots=True)
 class CheckedSegment:
-    """One segment after the check."""
+    """The result of checking one segment."""
 
     segment: Segment
     at_rest: bool
@@ -195,14 +195,14 @@ class CheckedSegment:
 
     @property
     def intact(self) -> bool:
-        """Every record of the log is there, whatever the sidecars say."""
+        """True if no record of the log is lost, whatever the sidecars say."""
         return all(damage.derived for damage in self.log)
 
 
 def check_segment(segment: Segment, progress: Callable[[int], None] | None = None) -> CheckedSegment:
-    """One segment: its log and, when it is at rest, everything derived from it.
+    """Check one segment: its log and, when it is at rest, everything derived from it.
 
-    ArchiveError when it is in an archive that does not answer; one that the archive has lost is damage.
+    Raise ArchiveError when its archive does not answer; an object that the archive has lost is damage.
     """
     if isinstance(segment, ArchivedSegment):
         segment.forget()  # what is there now counts, not what a cache remembers of it
@@ -218,7 +218,7 @@ def check_segment(segment: Segment, progress: Callable[[int], None] | None = Non
 
 
 class _SegmentCheck:
-    """One pass over the log; the sidecars listen to it."""
+    """One pass over the log, which feeds the checks of the sidecars."""
 
     def __init__(self, segment: Segment, progress: Callable[[int], None] | None) -> None:
         self.segment = segment
@@ -286,7 +286,7 @@ class _SegmentCheck:
             return None
 
     def _wrong(self, kind: Sidecar, reason: str, start: int = UNKNOWN, end: int = UNKNOWN) -> None:
-        """What was found first is told."""
+        """Record what is wrong with a sidecar, the first finding only."""
         self.out.sidecars.setdefault(kind, derived_damage(self.segment.path(kind), reason, start, end))
 
     def _read_seal(self) -> None:
@@ -330,9 +330,9 @@ class _SegmentCheck:
             out.log.append(Damage(path, start, end, first, last, reason, derived=not lost and out.intact))
 
     def _judge_end(self) -> None:
-        """A log that was closed in order has nothing behind its last batch.
+        """Check that nothing lies behind the last batch of a log that was closed in order.
 
-        A writer removes the mark of the clean stop before it writes: it is looked for after the size.
+        A writer removes the clean-shutdown mark before it writes: look for it after the size.
         """
         with self.segment.open_log() as file:
             end = file.size()
@@ -382,13 +382,13 @@ class _SegmentCheck:
     # -- the log ---------------------------------------------------------------------------------
 
     def _end_offset(self) -> int:
-        """After the last offset the segment must hold, as far as anything says; 0 when nothing does."""
+        """Return the offset at which the segment must end; 0 when nothing says so."""
         if self.stored is not None:
             return self.stored.last_offset + 1
         return self.segment.next_offset or 0
 
     def _walk(self, suspects: list[_Block]) -> Iterator[tuple[int, bytes, Scan]]:
-        """Runs of good batches; what lies between them goes to ``out.log``."""
+        """Yield runs of valid batches; add the damage between them to ``out.log``."""
         segment, size, contiguous = self.segment, self.size, self.out.contiguous
         position = needed = 0
         with segment.open_log() as file:
@@ -423,7 +423,7 @@ class _SegmentCheck:
                 needed = 0
 
     def _good_rows(self, data: bytes, scan: Scan) -> tuple[int, str]:
-        """How many batches of a scan are good to the last record, and what is wrong with the next."""
+        """Return how many batches of a scan are valid to the last record, and what is wrong with the next."""
         if scan.n and scan.first_base_offset < self.next_offset:
             return 0, f"base offset {scan.first_base_offset} where at least {self.next_offset} was due"
         try:
@@ -434,7 +434,7 @@ class _SegmentCheck:
         return scan.n, ""
 
     def _skip(self, file: File, position: int, limit: int, reason: str, stop: Stop) -> int:
-        """Past the damage at ``position``, which is put on record; returns where good batches go on."""
+        """Record the damage at ``position``; return where valid batches go on."""
         self.out.unsupported |= stop is Stop.UNSUPPORTED
         first = self.next_offset
         most = None if self.stored is None else self.stored.last_offset
@@ -457,7 +457,7 @@ class _SegmentCheck:
 
 
 def _at_rest(segment: Segment) -> bool:
-    """Sealed and synced, or the last segment of a log that was closed in order and not written to since."""
+    """Return whether a segment is sealed and synced, or the last one of a log that was closed in order."""
     if not segment.is_active:
         return not segment.unsynced
     if isinstance(segment, ActiveSegment):
@@ -474,7 +474,7 @@ def _at_rest(segment: Segment) -> bool:
 
 
 def _crcs(segment: Segment, size: int, seal: Seal | None) -> tuple[int, list[_Block]]:
-    """The CRC of the whole log, and the blocks that are not as sealed."""
+    """Return the CRC of the whole log, and the blocks that differ from the seal."""
     crc, bad = 0, []
     with segment.open_log() as file:
         if seal is None:
@@ -491,7 +491,7 @@ def _crcs(segment: Segment, size: int, seal: Seal | None) -> tuple[int, list[_Bl
 
 
 def _sound(segment: Segment, start: int, end: int) -> bool:
-    """Whether every batch in a range has a right CRC, whatever its offset."""
+    """Return whether every batch in a range has a valid CRC, whatever its offset."""
     with segment.open_log() as file:
         data = file.pread(end - start, start)
     position = 0

@@ -1,13 +1,12 @@
-"""Checking a partition to the last byte, changing nothing.
+"""Check a partition to the last byte, changing nothing.
 
 Every batch: its CRC, its form, each record in it, its place among the offsets. Every seal: its own CRC and
-the CRCs and facts it states. Every index entry: that it meets its batch and keeps its promise. Behind
-damage the walk finds its feet again, so one bad byte costs one batch, and each `Damage` names the bytes
-and the offsets lost, which follow from the batches before and after.
+the CRCs and facts it states. Every index entry: that it meets its batch. One bad byte costs one batch, and
+each `Damage` names the bytes and the offsets lost, which follow from the batches before and after.
 
 Works on any `LogView`, also beside a running writer: a segment that is replaced or removed meanwhile is
-looked up again and never taken for damage. What lies past a live segment's readable end is not judged: a
-torn tail is not corruption. Nothing here is written, so a crash has nothing to leave.
+looked up again and never taken for damage. Bytes past a live segment's readable end are not judged: a torn
+tail is not corruption.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from stratalog.log.check.segment_check import CheckedSegment, check_segment, sid
 from stratalog.log.names import MAX_OFFSET, SNAPSHOT, TAIL, parse_file
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.gaps import lost_behind, missing_between
-from stratalog.log.read.reader import LogView
+from stratalog.log.read.reader import LogView, segment_index
 from stratalog.log.segment.directory_state import list_files
 from stratalog.log.segment.segment import Segment, owner_of, scan_file
 from stratalog.log.write.producers import ProducerBatch, load_snapshot
@@ -41,7 +40,7 @@ LOOKS = 5
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was checked, and what is wrong with it."""
+    """What was checked, and the damage found."""
 
     segments: int = 0
     bytes: int = 0
@@ -53,7 +52,6 @@ class VerifyReport:
         return not self.damages
 
     def merge(self, other: VerifyReport) -> VerifyReport:
-        """Both together."""
         return VerifyReport(
             self.segments + other.segments,
             self.bytes + other.bytes,
@@ -63,7 +61,7 @@ class VerifyReport:
 
 
 def verify_partition(view: LogView, *, progress: Callable[[int], None] | None = None) -> VerifyReport:
-    """Read every byte of a partition and check it; ``progress`` gets bytes as they go by."""
+    """Read and check every byte of a partition; ``progress`` gets the bytes as they are read."""
     found: list[Damage] = []
     segments = size = records = 0
     unread: list[Damage] = []
@@ -83,11 +81,10 @@ def check_segments(
     check: Check | None = None,
     unread: list[Damage] | None = None,
 ) -> Iterator[CheckedSegment]:
-    """Every segment of a view, in order, checked by itself and against the one before it.
+    """Check every segment of a view, in order, by itself and against the one before it.
 
-    ``check`` checks one by itself, given its base offset; whoever did that before knows the answer.
-    An archive that cannot be read is asked once: what it holds is left out and goes into ``unread``, as one
-    damage; without that list its error is raised.
+    ``check`` checks one by itself, given its base offset. An archive that cannot be read is asked once: its
+    segments are left out and added to ``unread`` as one damage; without that list the error is raised.
     """
     check = check or (lambda base_offset: check_standing_still(view, base_offset, progress))
     view.refresh()
@@ -131,7 +128,7 @@ def _is_here(segment: Segment) -> bool:
 
 
 def _unread(view: LogView, segments: Sequence[Segment], error: ArchiveError) -> Damage:
-    """What an archive that cannot be read keeps from being checked."""
+    """Build the damage for segments in an archive that cannot be read."""
     first, last = segments[0].base_offset, (segments[-1].next_offset or segments[-1].base_offset + 1) - 1
     count = f"{len(segments)} segment{'' if len(segments) == 1 else 's'}"
     why = f"the archive cannot be read: {error}; {count} there, offsets {first} to {last}, were not checked"
@@ -141,13 +138,10 @@ def _unread(view: LogView, segments: Sequence[Segment], error: ArchiveError) -> 
 def check_standing_still(
     view: LogView, base_offset: int, progress: Callable[[int], None] | None = None
 ) -> CheckedSegment | None:
-    """Check one segment by itself; what looks damaged while it is being replaced is looked at again.
-
-    None when it was removed meanwhile.
-    """
+    """Check one segment by itself, again while it is being replaced; None when it was removed meanwhile."""
     checked: CheckedSegment | None = None
     for _ in range(LOOKS):
-        segment = next((each for each in view.segments() if each.base_offset == base_offset), None)
+        segment = _segment_at(view, base_offset)
         if segment is None:
             return None
         try:
@@ -170,13 +164,18 @@ def check_standing_still(
     return checked
 
 
+def _segment_at(view: LogView, base_offset: int) -> Segment | None:
+    segments = view.segments()
+    found = segments[segment_index(segments, base_offset)] if segments else None
+    return found if found is not None and found.base_offset == base_offset else None
+
+
 def _check_gap(view: LogView, before: CheckedSegment, after: CheckedSegment) -> None:
-    """Name the offsets missing between two neighbours, unless the log changed there while we looked."""
+    """Record the offsets missing between two neighbours, unless the log changed there meanwhile."""
     if _missing(before, before.segment, after) is None:
         return
     view.refresh()
-    base = before.segment.base_offset
-    current = next((each for each in view.segments() if each.base_offset == base), None)
+    current = _segment_at(view, before.segment.base_offset)
     if current is None:
         return  # the head of the log was deleted
     try:
@@ -188,7 +187,7 @@ def _check_gap(view: LogView, before: CheckedSegment, after: CheckedSegment) -> 
 
 
 def _missing(before: CheckedSegment, segment: Segment, after: CheckedSegment) -> Damage | None:
-    """What is missing behind a segment, but for what its own check has named."""
+    """Return what is missing behind a segment and not yet named by its own check."""
     base = after.segment.base_offset
     named = max((each.last_offset + 1 for each in before.log), default=0)
     try:
@@ -203,7 +202,7 @@ def _missing(before: CheckedSegment, segment: Segment, after: CheckedSegment) ->
 def check_files(view: LogView) -> list[Damage]:
     """Check the files that belong to no segment: producer snapshots must parse, the tail must be its own.
 
-    Where no writer is here, a snapshot past the synced end may be what a power cut left of it.
+    Without a writer here, a snapshot past the synced end may be a leftover of a power cut.
     """
     segments = view.segments()
     if not segments:
@@ -237,7 +236,7 @@ def check_files(view: LogView) -> list[Damage]:
 
 
 def _check_synced(view: LogView, tail: Tail) -> list[Damage]:
-    """The last segment must reach the synced end; it is looked at after the tail, which never leads it."""
+    """Check that the last segment reaches the synced end; read after the tail, which never leads it."""
     view.refresh()
     last = view.segments()[-1]
     if last.base_offset > tail.synced_base:
@@ -255,7 +254,7 @@ def _check_synced(view: LogView, tail: Tail) -> list[Damage]:
 
 
 class Transactions:
-    """The aborted transactions a log gives, segment by segment from the first one on."""
+    """Replays a log segment by segment to find the aborted transactions."""
 
     def __init__(self, first: Segment) -> None:
         context, directory = first.context, first.directory
@@ -274,7 +273,7 @@ class Transactions:
         """False when something before, deleted, cleaned or damaged, may matter."""
 
     def _begin(self, segment: Segment) -> None:
-        """Take up a snapshot where the log before cannot tell: it knows where open transactions began."""
+        """Load the snapshot at a segment's base where the log before it is not enough."""
         if self.certain or segment.base_offset not in self._snapshots:
             return
         found = load_snapshot(
@@ -284,7 +283,7 @@ class Transactions:
             self._state, self.certain = found[0], True
 
     def aborted(self, segment: Segment) -> list[AbortedTxn]:
-        """Replay one segment, whose log must be whole; the transactions aborted in it."""
+        """Replay one intact segment and return the transactions aborted in it."""
         found = []
         with segment.open_log() as file:
             for _, data, scan in scan_file(file, 0, segment.size):
@@ -300,7 +299,7 @@ class Transactions:
         return found
 
     def check(self, checked: CheckedSegment) -> None:
-        """Judge a segment's transaction index, and say what it should hold."""
+        """Check a segment's transaction index, and record what it should hold."""
         segment = checked.segment
         path = segment.path("txnindex")
         self._begin(segment)

@@ -44,6 +44,7 @@ from stratalog.log.clean.rewriting import (
     VanishedSegmentError,
     aborted_of,
     damaged,
+    is_cleaned,
     rewrite,
     sound_chunks,
 )
@@ -67,7 +68,7 @@ from stratalog.log.write.writer import PartitionWriter
 
 @dataclass(frozen=True, slots=True)
 class CleanReport:
-    """One partition, compacted. Counts are of the range that was cleaned; bytes are those of `.log` files."""
+    """One compaction of a partition. Counts are of the cleaned range; bytes are those of `.log` files."""
 
     topic: str
     partition: int
@@ -106,38 +107,29 @@ Aborted = tuple[AbortedTxn, ...] | Damage
 
 
 class Workplace(Protocol):
-    """One partition while it is cleaned. One round at a time is the caller's care."""
+    """One partition while it is cleaned. The caller ensures that only one round of a partition runs."""
 
-    @property
-    def topic(self) -> str: ...
-
-    @property
-    def partition(self) -> int: ...
-
-    @property
-    def directory(self) -> str:
-        """The partition's own, where its snapshots lie."""
-
-    @property
-    def config(self) -> TopicConfig: ...
-
-    @property
-    def context(self) -> LogContext: ...
+    topic: str
+    partition: int
+    directory: str
+    """The partition's own directory, which holds its snapshots."""
+    config: TopicConfig
+    context: LogContext
 
     def sealed(self) -> Sequence[Segment]:
-        """The local segments that are sealed, in order, as they are by now."""
+        """Return the sealed local segments as they are now, in order."""
 
     def transactions(self) -> Iterator[tuple[int, Aborted]]:
-        """For every local segment, the active one too: its base offset and what was aborted in it."""
+        """Yield the base offset and the aborted transactions of every local segment, the active one too."""
 
     def archived_end(self) -> int:
-        """Below this offset records lie in the archive, out of a round's sight."""
+        """Return the offset below which records are in the archive, where a round does not see them."""
 
     def producers(self) -> Sequence[ProducerEntry]:
-        """The producers that are active."""
+        """Return the active producers."""
 
     def target(self, group: Sequence[Segment]) -> Target:
-        """Where to write what becomes of a group."""
+        """Return where to write the replacement of a group."""
 
     def swap(self, group: Sequence[Segment], made: Sequence[Segment]) -> bool:
         """Put ``made`` in the place of ``group``; False when the log no longer has all of it."""
@@ -177,7 +169,7 @@ class WriterPlace:
 
 
 def round_end(writer: PartitionWriter, cleanable: Cleanable) -> int:
-    """Where a round ends: at a segment's base, not past the last stable offset or the active one's."""
+    """Return where a round ends: at a segment's base, not past the last stable offset or the active one's."""
     bound = min(cleanable.first_uncleanable_offset, writer.end_offset("read_committed"))
     local = writer.local_segments()
     return max((each.base_offset for each in local if each.base_offset <= bound), default=bound)
@@ -204,11 +196,12 @@ def clean(
 ) -> CleanReport:
     """Compact a partition from its start up to ``cleanable.first_uncleanable_offset``.
 
-    ``save(next_dirty_offset)`` stores the cleaner's checkpoint durably; called after each pass. ``progress``
-    is told bytes read and bytes to read. ``stop`` is asked between chunks; what was swapped in by then stays.
-    ``may_be_below(keys)`` names those keys an archived segment may still hold: their tombstones stay. With
-    nothing dirty, what remains is done: tombstones and markers past their horizon go, small segments merge.
-    One rewriting of a partition at a time is the caller's care.
+    ``save(next_dirty_offset)`` stores the cleaner's checkpoint durably, after each pass. ``progress`` gets
+    bytes read and bytes to read. ``stop`` is asked between chunks; groups swapped in by then stay.
+    ``may_be_below(keys)`` returns the keys that an archived segment may still hold: their tombstones stay.
+    With nothing dirty, expired tombstones and markers are removed and small segments merged.
+
+    The caller must ensure that only one rewrite of a partition runs at a time.
     """
     writer.make_usable()
     pace = Pace(io_bytes_per_s, progress, stop)
@@ -217,7 +210,7 @@ def clean(
 
 
 class Cleaning:
-    """One round: what its passes share. ``span``: the first dirty offset, and the base where it ends."""
+    """One round. ``span``: the first dirty offset, and the base offset where the round ends."""
 
     def __init__(
         self,
@@ -255,7 +248,6 @@ class Cleaning:
         return max(64, min(memory_bytes - min(BUFFER_BYTES, memory_bytes // 4), KeyMap.memory_for(records)))
 
     def _segments(self, end: int) -> list[Segment]:
-        """Sealed segments that begin below ``end``."""
         return [each for each in self._place.sealed() if each.base_offset < end]
 
     # -- the round -----------------------------------------------------------------------------------
@@ -289,7 +281,7 @@ class Cleaning:
         self._dirty = max(self._dirty, end)
 
     def _floor(self) -> int:
-        """The lowest offset of a segment that could not be read."""
+        """Return the lowest base offset of a segment that could not be read."""
         return min((each.base_offset for each in self._quarantined), default=2**63 - 1)
 
     def _quarantine(self, error: DamagedSegmentError) -> None:
@@ -301,10 +293,10 @@ class Cleaning:
     # -- transactions --------------------------------------------------------------------------------
 
     def _learn_aborted(self) -> str | None:
-        """The aborted transactions of the log; where they cannot be known, the round ends before. Says why.
+        """Find the aborted transactions; where they are unknown the round ends before. Return why.
 
-        A transaction that was open when a segment with an unreadable index began may have been aborted in
-        it, so nothing from its first record on can be judged.
+        A transaction that was open when a segment with an unreadable index began may have been aborted in it,
+        so nothing from its first record on can be judged.
         """
         self._aborted = []
         why: str | None = None
@@ -323,7 +315,7 @@ class Cleaning:
         return why
 
     def _first_open(self, base_offset: int) -> int:
-        """The first offset of a transaction open where a segment begins; 0 when nobody can tell."""
+        """Return the first offset of a transaction open where a segment begins; 0 when it is unknown."""
         path = f"{self._place.directory}/{segment_name(base_offset)}.snapshot"
         try:
             entries = producer_snapshot.parse(self._place.context.fs.read_file(path))
@@ -335,7 +327,7 @@ class Cleaning:
     # -- the map -------------------------------------------------------------------------------------
 
     def _build(self, segments: Sequence[Segment]) -> int:
-        """Fill the map from the first dirty offset on; the offset up to which it speaks for every key."""
+        """Fill the map from the first dirty offset on; return the offset up to which it covers every key."""
         keys, dirty = self._keys, self._dirty
         keys.clear(dirty)
         transactions = CleanedTransactions(self._aborted)
@@ -355,7 +347,7 @@ class Cleaning:
         return self._upper
 
     def _add(self, segment: Segment, chunk: Chunk, transactions: CleanedTransactions) -> bool:
-        """Add a chunk's keys; False when they did not all fit."""
+        """Add a chunk's keys; return False when they did not all fit."""
         scan = chunk.scan
         if scan.last_offset - self._dirty > MAX_MAP_OFFSETS:
             return False
@@ -406,10 +398,6 @@ class Cleaning:
             hold_above=floor if floor < group[-1].base_offset else None,
         )
 
-        def take_aborted() -> list[AbortedTxn]:
-            taken, transactions.entries = transactions.entries, []
-            return taken
-
         fresh = 0
 
         def keep(segment: Segment, chunk: Chunk) -> Filtered:
@@ -422,10 +410,10 @@ class Cleaning:
             group,
             self._place.target(group),
             keep,
-            take_aborted=take_aborted,
+            aborted=transactions.entries,
             pace=self._pace,
             cleaned=True,
-            lazily=_is_cleaned(group[0]),
+            lazily=is_cleaned(group[0]),
         )
         if made.segments and not self._place.swap(group, made.segments):
             raise VanishedSegmentError(group[0].path())
@@ -458,14 +446,6 @@ class Cleaning:
         )
 
 
-def _is_cleaned(segment: Segment) -> bool:
-    try:
-        seal = segment.seal
-    except FormatError:
-        return False
-    return seal is not None and seal.cleaned
-
-
 SKETCH_HASHES = 2048
 _ALL_HASHES = 2.0**64
 
@@ -478,14 +458,19 @@ class Sketch(NamedTuple):
 
 
 class DuplicateEstimates:
-    """Estimates for the partitions of a store, and the sketches they rest on. Thread-safe."""
+    """Estimates how many records a compaction would drop, by sketches of keys. Thread-safe.
+
+    A sketch keeps the smallest key hashes of a segment (k minimum values): how small they are tells how many
+    different keys there are, within a few percent, and sketches can be joined. A sealed segment never
+    changes, so its sketch is made once and kept in memory.
+    """
 
     def __init__(self) -> None:
         self._lock = locks.lock("estimates")
         self._sketches: dict[str, dict[tuple[int, int], Sketch]] = {}
 
     def ratio(self, view: PartitionWriter | PartitionFollower, cleanable: Cleanable) -> float | None:
-        """The share of keyed records below the first uncleanable offset that a later one supersedes there.
+        """Return the share of keyed records below the first uncleanable offset that a later one supersedes.
 
         None when there are none. CorruptionError when a segment cannot be read.
         """
@@ -506,13 +491,13 @@ class DuplicateEstimates:
         return max(0.0, 1.0 - distinct_keys(sketches.values()) / records)
 
     def forget(self, writer: PartitionWriter) -> None:
-        """The partition is gone."""
+        """Drop the sketches of a partition that is gone."""
         with self._lock:
             self._sketches.pop(writer.directory, None)
 
 
 def sketch_of(segment: Segment) -> Sketch:
-    """One pass over the keys of a sealed segment."""
+    """Read the keys of a sealed segment once."""
     records = 0
     smallest: list[int] = []
     bound = 1 << 64
@@ -528,7 +513,7 @@ def sketch_of(segment: Segment) -> Sketch:
 
 
 def distinct_keys(sketches: Iterable[Sketch]) -> float:
-    """How many different keys the segments of these sketches hold together; exact while they are few."""
+    """Estimate how many different keys the segments of these sketches hold; exact while they are few."""
     joined = sorted({each for sketch in sketches for each in sketch.smallest})[:SKETCH_HASHES]
     if len(joined) < SKETCH_HASHES:
         return float(len(joined))

@@ -23,7 +23,6 @@ from stratalog.format import batch as batches
 from stratalog.format.batch import HEADER_SIZE, Stop
 from stratalog.format.batch.filter import Filtered, filter_batches
 from stratalog.format.keyindex import KeyIndexReader
-from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import FileSystem
 from stratalog.kernel import DropSet
 from stratalog.log.check.damage import Damage
@@ -36,6 +35,7 @@ from stratalog.log.clean.rewriting import (
     VanishedSegmentError,
     aborted_of,
     damaged,
+    is_cleaned,
     rewrite,
     sound_chunks,
 )
@@ -50,7 +50,7 @@ from stratalog.log.write.writer import PartitionWriter
 
 @dataclass(frozen=True, slots=True)
 class EraseReport:
-    """One partition, rid of some keys."""
+    """One removal of keys from a partition."""
 
     topic: str
     partition: int
@@ -98,7 +98,7 @@ def erase_keys(
 ) -> EraseReport:
     """Remove every record of ``keys`` from the sealed segments of a partition.
 
-    One rewriting of a partition at a time is the caller's care.
+    The caller must ensure that only one rewrite of a partition runs at a time.
     """
     writer.make_usable()
     pace = Pace(io_bytes_per_s, progress, stop)
@@ -133,7 +133,7 @@ def _run(erasing: _Erasing, pace: Pace, act: Callable[[Segment], None], *, dry_r
 def erase_segment(
     source: Segment, target: Target, keys: Collection[bytes], *, pace: Pace | None = None
 ) -> Rewritten:
-    """What is left of one segment without ``keys``, as a new one at ``target``; no segment if it held none.
+    """Rewrite one segment without ``keys`` at ``target``; no new segment if it held none.
 
     The source may lie anywhere, in the archive too. Its last batch stays, if need be empty.
     """
@@ -147,20 +147,13 @@ def _erase_segment(
     found = aborted_of(source)
     if isinstance(found, Damage):
         raise DamagedSegmentError(source, found)
-    aborted = list(found)
-
-    def take_aborted() -> list[AbortedTxn]:
-        taken = aborted[:]
-        aborted.clear()
-        return taken
-
     return rewrite(
         [source],
         target,
         _eraser(drop, last),
-        take_aborted=take_aborted,
+        aborted=list(found),
         pace=pace,
-        cleaned=_seal_says_cleaned(source),
+        cleaned=is_cleaned(source),
         lazily=True,
     )
 
@@ -238,7 +231,7 @@ class _Erasing:
         )
 
     def _may_hold(self, segment: Segment) -> bool:
-        """False when a key index that fits the segment knows none of the keys."""
+        """Return False when a key index that fits the segment knows none of the keys."""
         if len(self._digests) > INDEXED_LOOKUPS:
             return True
         try:
@@ -272,7 +265,7 @@ class _Erasing:
         self.report = replace(self.report, files_removed=tuple(removed))
 
     def _is_free(self, path: str) -> bool:
-        """Whether saved torn bytes certainly hold none of the keys: all readable, and none found."""
+        """Return whether saved torn bytes are all readable and hold none of the keys."""
         longest = max((len(key) for key in self._keys), default=0)
         with self._fs.open(path) as file:
             size = file.size()
@@ -288,7 +281,7 @@ class _Erasing:
 
 
 def _is_plain(data: bytes) -> bool:
-    """Whether these are uncompressed batches, but for a last one that is cut short."""
+    """Return whether these are uncompressed batches, except for a last one that is cut short."""
     scan = batches.scan(data, check_crc=False)
     if any(header.codec for header in scan):
         return False
@@ -296,11 +289,3 @@ def _is_plain(data: bytes) -> bool:
         left = data[scan.end :]
         return len(left) < HEADER_SIZE or not left[22] & 7
     return scan.stop in (Stop.END, Stop.ZERO) and not any(data[scan.end :])
-
-
-def _seal_says_cleaned(segment: Segment) -> bool:
-    try:
-        seal = segment.seal
-    except FormatError:
-        return False
-    return seal is not None and seal.cleaned

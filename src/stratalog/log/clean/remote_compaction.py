@@ -1,15 +1,14 @@
-"""Cleaning a partition that another process writes: the rewriting is done here, the swap over there.
+"""Compaction of a partition that another process writes: the rewriting is done here, the swap there.
 
-The process that holds the partition describes a round as a `CleaningTask`: the sealed segments, who is
-writing, what was aborted above. Whoever carries it out reads those segments where they lie and writes what
-becomes of them into a directory of its own, where nobody looks for segments, and answers with a `Cleaned`:
-which of the new segments take the place of which old ones. Both are JSON. The holder swaps them in
-(`stratalog.store.lifecycle.remote_compaction`).
+The process that holds the partition describes a round as a `CleaningTask`: the sealed segments, the
+producers, the transactions aborted above. Another process reads those segments where they lie, writes their
+replacements into a directory of its own, and answers with a `Cleaned`: which new segments replace which old
+ones. Both are JSON. The holder swaps them in (`stratalog.store.lifecycle.remote_compaction`).
 
 A round here makes what `clean` would have made of the same segments at the same time, byte for byte. Passes
-after the first read what the pass before has made.
+after the first read the segments that the pass before has made.
 
-Crash policy: nothing of the log is touched. What is left behind is nobody's and goes with its directory.
+Crash policy: nothing of the log is touched. Leftovers are removed with the task's directory.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class NewSegment(NamedTuple):
 
 
 class Replacement(NamedTuple):
-    """Neighbours, by base offset, and what takes their place."""
+    """Base offsets of neighbours, and the segments that replace them."""
 
     olds: tuple[int, ...]
     news: tuple[NewSegment, ...]
@@ -61,7 +60,7 @@ class Replacement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CleaningTask:
-    """One round over one partition, for somebody else to do."""
+    """One round over one partition, for another process."""
 
     topic: str
     partition: int
@@ -88,19 +87,12 @@ class CleaningTask:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "topic": self.topic,
-            "partition": self.partition,
-            "directory": self.directory,
-            "work": self.work,
+            **{each.name: getattr(self, each.name) for each in fields(self)},
             "segments": [list(each) for each in self.segments],
             "above": [[base, _aborted_to_json(found)] for base, found in self.above],
             "producers": [list(each) for each in self.producers],
             "span": list(self.span),
-            "archived_end": self.archived_end,
             "config": _config_to_json(self.config),
-            "memory_bytes": self.memory_bytes,
-            "now_ms": self.now_ms,
-            "io_bytes_per_s": self.io_bytes_per_s,
         }
 
     @classmethod
@@ -120,7 +112,7 @@ class CleaningTask:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What came of a task."""
+    """The result of a task."""
 
     report: CleanReport
     replacements: tuple[Replacement, ...]
@@ -156,9 +148,9 @@ def describe_round(
     now_ms: int,
     io_bytes_per_s: float | None = None,
 ) -> tuple[CleaningTask, dict[int, Segment]]:
-    """What `clean` would do now, for somebody else; and the very segments that are meant, by base offset.
+    """Describe what `clean` would do now; return the task and its segments by base offset.
 
-    The caller keeps the partition from being rewritten until the answer is there.
+    The caller keeps the partition from being rewritten until the answer has arrived.
     """
     writer.make_usable()
     place = WriterPlace(writer)
@@ -191,9 +183,9 @@ def clean_elsewhere(
     progress: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Cleaned:
-    """Carry a task out, in the folder ``attempt`` of its work directory, which no other try may use.
+    """Carry out a task in the folder ``attempt`` of its work directory, which no other attempt may use.
 
-    StorageError when this machine does not see the holder's files.
+    Raise StorageError when this machine does not see the holder's files.
     """
     _check_seen(context, task)
     place = StagedPlace(task, context, attempt)
@@ -225,7 +217,7 @@ def _check_seen(context: LogContext, task: CleaningTask) -> None:
 
 
 class StagedPlace:
-    """The partition of a task: its segments as they lie, and instead of them those made so far."""
+    """The partition of a task: its segments, replaced by the ones made so far."""
 
     def __init__(self, task: CleaningTask, context: LogContext, attempt: str) -> None:
         self._task = task
@@ -300,7 +292,7 @@ class StagedPlace:
         return True
 
     def replacements(self) -> tuple[Replacement, ...]:
-        """What takes the place of what, from the lowest up."""
+        """Return which segments replace which, from the lowest up."""
         return tuple(
             Replacement(
                 tuple(olds),

@@ -38,11 +38,11 @@ PAUSE_S = 0.1
 
 
 class StopCleaningError(Exception):
-    """The round was asked to stop. What is swapped in stays, the rest is as it was before."""
+    """The round was asked to stop. Groups swapped in stay, the rest is as before."""
 
 
 class Pace:
-    """Counts the bytes read and written; waits where they would pass ``io_bytes_per_s``."""
+    """The speed limit, progress and stop request of one round. It waits in real time."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class Pace:
         return time.monotonic() - self._began
 
     def plan(self, bytes_left: int) -> None:
-        """So much is left to read, as far as anybody knows now."""
+        """Set how many bytes are left to read."""
         self.total_bytes = self.bytes_read + bytes_left
         self._tell()
 
     def read(self, size: int) -> None:
-        """So many bytes of the log were read."""
+        """Count bytes that were read."""
         self.bytes_read += size
         self._tell()
         self._wait(size)
@@ -79,7 +79,7 @@ class Pace:
         self._wait(size)
 
     def check(self) -> None:
-        """Raise when the round should stop."""
+        """Raise StopCleaningError when the round should stop."""
         if self._stop is not None and self._stop():
             raise StopCleaningError
 
@@ -103,7 +103,7 @@ READ_AHEAD_FROM = 4 * FULL_CHUNK
 
 
 class DamagedSegmentError(Exception):
-    """A segment that cannot be read; it is left as it is, and named."""
+    """A segment cannot be read; it stays as it is and is named in the report."""
 
     def __init__(self, segment: Segment, damage: Damage) -> None:
         super().__init__(damage.reason)
@@ -112,11 +112,11 @@ class DamagedSegmentError(Exception):
 
 
 class VanishedSegmentError(Exception):
-    """A segment that is no longer there: retention, or another rewriting, was faster."""
+    """A segment was removed meanwhile, by retention or another rewrite."""
 
 
 def sound_chunks(segment: Segment, offset: int = -1) -> Iterator[Chunk]:
-    """Whole, checked batches of a sealed segment: all of them, or those from about ``offset`` on."""
+    """Yield the checked batches of a sealed segment: all of them, or those from about ``offset`` on."""
     end = 0
     try:
         start = Start(0, None) if offset < 0 else segment.start_for(offset)
@@ -135,9 +135,9 @@ def sound_chunks(segment: Segment, offset: int = -1) -> Iterator[Chunk]:
 
 
 def _read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """The same chunks, each read and checked by another thread while the one before is being worked on.
+    """Yield the same chunks, each read and checked by another thread while the one before is in use.
 
-    Their bytes are copied, because the reader uses its buffer again; two buffers take turns.
+    The bytes are copied, because the reader reuses its buffer; two buffers take turns.
     """
     buffers = [bytearray(FULL_CHUNK), bytearray(FULL_CHUNK)]
 
@@ -171,7 +171,7 @@ def _check_zeros(segment: Segment, position: int) -> None:
 
 
 def damaged(segment: Segment, error: FormatError | StorageError, position: int) -> DamagedSegmentError:
-    """The error for a segment whose bytes around ``position`` are wrong or cannot be had."""
+    """Build the error for a segment whose bytes around ``position`` are wrong or unreadable."""
     reason = reason_of(error) if isinstance(error, FormatError) else str(error)
     if isinstance(error, CorruptionError) and error.position >= 0:
         position = error.position
@@ -182,9 +182,9 @@ def damaged(segment: Segment, error: FormatError | StorageError, position: int) 
 
 
 def aborted_of(segment: Segment) -> tuple[AbortedTxn, ...] | Damage:
-    """The transactions aborted in a segment, or why nobody can tell.
+    """Return the transactions aborted in a segment, or the damage that hides them.
 
-    A seal that contradicts its log does not speak for the index either way: then the index speaks for itself.
+    With a seal that contradicts its log, only the transaction index itself counts.
     """
     try:
         return segment.aborted()
@@ -227,18 +227,17 @@ class Target:
     """The directory of the partition, when the new segments are written elsewhere."""
 
     def owner(self) -> PartitionId:
-        """Return the partition that the new seals name."""
         return owner_of(self.context.fs, self.home or self.directory, self.partition)
 
     @classmethod
     def beside(cls, segment: Segment, config: TopicConfig) -> Target:
-        """In the directory of ``segment``, waiting to be swapped in."""
+        """Return a target in the directory of ``segment``, with the suffix ``.cleaned``."""
         return cls(segment.context, segment.directory, segment.topic, segment.partition, config)
 
 
 @dataclass(slots=True)
 class Rewritten:
-    """What came of a run of sources. ``segments`` is empty when nothing changed and nothing was written."""
+    """The new segments, and counts; ``segments`` is empty when nothing changed and nothing was written."""
 
     segments: list[Segment]
     records_in: int = 0
@@ -260,14 +259,14 @@ def rewrite(
     target: Target,
     keep: Filter,
     *,
-    take_aborted: Callable[[], list[AbortedTxn]],
+    aborted: list[AbortedTxn],
     pace: Pace,
     cleaned: bool,
     lazily: bool = False,
 ) -> Rewritten:
     """Write what ``keep`` leaves of ``sources`` into one new segment at the base of the first.
 
-    ``take_aborted()`` gives the aborted transactions whose markers were written since it was last asked.
+    ``aborted`` gets the aborted transactions whose markers ``keep`` left; they are taken out of it.
     ``lazily``: a lone source that loses nothing stays as it is. Raises DamagedSegmentError naming the source,
     VanishedSegmentError, StopCleaningError; then everything written is removed.
     """
@@ -283,7 +282,8 @@ def rewrite(
                 pace.read(chunk.scan.end)
                 result.count(made)
                 before = out.written
-                out.take(segment, chunk, made, take_aborted())
+                out.take(segment, chunk, made, aborted)
+                aborted.clear()
                 pace.wrote(out.written - before)
         result.segments = out.finish()
     except Exception as error:
@@ -301,7 +301,7 @@ def _placed(error: FormatError, segment: Segment, chunk: Chunk) -> FormatError:
 
 
 def _same(chunk: Chunk, made: Filtered) -> bool:
-    """Whether the bytes are the old ones: a header that was left empty before is made anew, and equal."""
+    """Return whether the bytes did not change."""
     end = chunk.scan.end
     return len(made.data) == end and bytes(made.data) == bytes(memoryview(chunk.data)[:end])
 
@@ -333,7 +333,7 @@ class _Output:
         self._open(self._sources[0].base_offset).sidecars.aborted += aborted
 
     def _copy(self, source: Segment, end: int) -> None:
-        """The part of a source that stays byte for byte, read again."""
+        """Copy the part of a source that stays byte for byte."""
         for chunk in sound_chunks(source):
             if chunk.position >= end:
                 return
@@ -357,7 +357,7 @@ class _Output:
         return self._current
 
     def finish(self) -> list[Segment]:
-        """Sync everything, and make the new files as old as the newest of their sources."""
+        """Sync everything, and give the new files the newest modification time of their sources."""
         if self._spared is not None:
             return []
         last = self._open(self._sources[0].base_offset)
@@ -419,7 +419,7 @@ class _NewSegment:
         return self._segment
 
     def discard(self) -> None:
-        """Remove every file of it, the log last."""
+        """Remove all its files, the log last."""
         file, self._file = getattr(self, "_file", None), None
         if file is not None:
             file.close()
@@ -428,3 +428,12 @@ class _NewSegment:
             with suppress(FileNotFoundError):
                 segment.context.fs.remove(segment.path(kind))
         segment.forget()
+
+
+def is_cleaned(segment: Segment) -> bool:
+    """Return whether the seal of a segment says that it was cleaned; False when no sound seal tells."""
+    try:
+        seal = segment.seal
+    except FormatError:
+        return False
+    return seal is not None and seal.cleaned

@@ -40,7 +40,7 @@ MayBeBelow = Callable[[Sequence[bytes]], set[bytes]]
 
 
 class LastBatches:
-    """The last batch of every active producer, and the last of the round: they stay, if need be empty."""
+    """The last batch of every active producer and the last of the round: they stay, if need be empty."""
 
     def __init__(self, producers: Iterable[ProducerEntry], round_end: int) -> None:
         known = list(producers)
@@ -70,7 +70,7 @@ class LastBatches:
 
 
 def skip_aborted(chunk: Chunk, transactions: CleanedTransactions) -> bytearray | None:
-    """A byte for each row, not 0 where the data was aborted; None when none was."""
+    """Return a byte for each row, not 0 where the data was aborted; None when none was."""
     if not chunk.scan.has_producers:
         return None
     skip: bytearray | None = None
@@ -88,7 +88,7 @@ def skip_aborted(chunk: Chunk, transactions: CleanedTransactions) -> bytearray |
 def retention_of(
     chunk: Chunk, transactions: CleanedTransactions, last: LastBatches, now_ms: int
 ) -> bytearray:
-    """The filter's flags for the batches of a chunk."""
+    """Return the filter's flags for the batches of a chunk."""
     scan = chunk.scan
     flags = bytearray(scan.n)
     last.mark(chunk, flags)
@@ -109,7 +109,7 @@ def retention_of(
 
 
 class CompactionFilter:
-    """`filter_batches` with everything that one group of segments is judged by.
+    """`filter_batches` with the rules for one group of segments.
 
     ``hold_above``: tombstones of segments above this base offset stay, because a segment there could not be
     read and may hold what they delete.
@@ -147,7 +147,7 @@ class CompactionFilter:
         )
 
     def _held(self, segment: Segment, chunk: Chunk, flags: bytearray) -> set[int]:
-        """Offsets of tombstones whose time is up and that must stay all the same."""
+        """Return the offsets of expired tombstones that must stay."""
         all_of_them = self._hold_above is not None and segment.base_offset > self._hold_above
         if not all_of_them and self._may_be_below is None:
             return set()
@@ -164,9 +164,9 @@ Marker = Literal["commit", "abort"]
 
 
 class CleanedTransactions:
-    """Fed with every transactional and control batch, in the order of the log.
+    """Judges transactional and control batches, which it gets in the order of the log.
 
-    ``unseen_below``: batches of transactions may lie below this offset where nobody looks.
+    ``unseen_below``: batches of transactions may lie below this offset, unseen.
     """
 
     __slots__ = ("_aborted", "_at", "_blind", "_committed", "_met", "_open", "_unseen_below", "entries")
@@ -183,7 +183,7 @@ class CleanedTransactions:
         """Aborted transactions for the index of the segment that is being written; the caller takes them."""
 
     def copy(self) -> CleanedTransactions:
-        """The same state, to come back to when a segment turns out to be damaged."""
+        """Copy the state, to return to it when a segment turns out to be damaged."""
         twin = CleanedTransactions((), unseen_below=self._unseen_below)
         twin._aborted, twin._at, twin._blind = self._aborted, self._at, self._blind
         twin._open, twin._met, twin._committed = dict(self._open), set(self._met), set(self._committed)
@@ -191,11 +191,11 @@ class CleanedTransactions:
         return twin
 
     def pass_over(self) -> None:
-        """A segment was not read: from here on a transaction may have data that was not met."""
+        """Note that a segment was not read: from here on a transaction may have data that was not met."""
         self._blind = True
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Take in a data batch; whether it is part of an aborted transaction."""
+        """Take in a data batch; return whether it is part of an aborted transaction."""
         self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -209,7 +209,7 @@ class CleanedTransactions:
         return True
 
     def may_go(self, header: BatchHeader, marker: Marker | None) -> bool:
-        """Take in a control batch; whether nothing needs it any more, except for its delete horizon."""
+        """Take in a control batch; return whether it may go, once its delete horizon has passed."""
         self._begin_up_to(header.last_offset)
         producer = header.producer_id
         if marker is None:
@@ -244,53 +244,31 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 def group_segments(
     segments: Sequence[Segment], config: TopicConfig, end: int, *, apart: Collection[Segment] = ()
 ) -> list[list[Segment]]:
-    """Runs of neighbours within ``segment.bytes``, ``segment.index.bytes`` and 31 bits of offsets.
+    """Group neighbours that fit into ``segment.bytes``, ``segment.index.bytes`` and 31 bits of offsets.
 
-    ``end``: the offset where the last segment's records end at most. Segments in ``apart`` are in no group.
+    Compaction shrinks segments; without merging, a log would end as thousands of tiny files. The sizes before
+    cleaning must fit, as Kafka requires. ``end``: the offset before which the last segment's records end.
+    Segments in ``apart`` are in no group.
     """
     groups: list[list[Segment]] = []
-    room = _Room(config)
+    total: tuple[int, ...] | None = None
     for at, segment in enumerate(segments):
         if segment in apart:
-            room.close()
+            total = None
             continue
+        sizes = _sizes(segment)
         last = (segments[at + 1].base_offset if at + 1 < len(segments) else end) - 1
-        if room.takes(segment, last):
+        joined = tuple(a + b for a, b in zip(total or sizes, sizes, strict=True))
+        # An empty segment needs no index entry; without this one would be left every 2**31 offsets.
+        too_far = segment.size and groups and last - groups[-1][0].base_offset > MAX_RELATIVE_OFFSET
+        fits = joined[0] <= config.segment_bytes and max(joined[1:]) <= config.segment_index_bytes
+        if total is not None and fits and not too_far:
             groups[-1].append(segment)
+            total = joined
         else:
             groups.append([segment])
-            room.begin(segment)
+            total = sizes
     return groups
-
-
-class _Room:
-    """What is left of one group's limits."""
-
-    def __init__(self, config: TopicConfig) -> None:
-        self._config = config
-        self._base_offset: int | None = None
-        self._sizes = (0, 0, 0)
-
-    def begin(self, segment: Segment) -> None:
-        self._base_offset = segment.base_offset
-        self._sizes = _sizes(segment)
-
-    def close(self) -> None:
-        self._base_offset = None
-
-    def takes(self, segment: Segment, last_offset: int) -> bool:
-        if self._base_offset is None:
-            return False
-        more = _sizes(segment)
-        log, index, times = (a + b for a, b in zip(self._sizes, more, strict=True))
-        limit = self._config.segment_index_bytes
-        if log > self._config.segment_bytes or index > limit or times > limit:
-            return False
-        # An empty segment needs no index entry; without this one would be left every 2**31 offsets.
-        if segment.size and last_offset - self._base_offset > MAX_RELATIVE_OFFSET:
-            return False
-        self._sizes = (log, index, times)
-        return True
 
 
 def _sizes(segment: Segment) -> tuple[int, int, int]:

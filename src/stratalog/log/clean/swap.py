@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 def swap_in(writer: PartitionWriter, olds: Sequence[Segment], news: Sequence[Segment]) -> bool:
     """Replace ``olds``, a run of sealed segments, by ``news``, written and synced under ``.cleaned``.
 
-    False when the log no longer has all of ``olds`` (retention took one): then ``news`` is removed. The old
-    files stay as ``.deleted`` for ``file.delete.delay.ms``.
+    Return False, with ``news`` removed, when the log no longer has all of ``olds``. The old files stay as
+    ``.deleted`` for ``file.delete.delay.ms``.
     """
     with writer.maintenance:
         if not is_run(writer.local_segments()[:-1], olds):
@@ -49,9 +49,9 @@ def swap_in(writer: PartitionWriter, olds: Sequence[Segment], news: Sequence[Seg
 
 
 def _replace(writer: PartitionWriter, olds: Sequence[Segment], news: Sequence[Segment]) -> None:
-    """Swap files and publish the new list; `swap_in` has prepared both. Under ``maintenance``.
+    """Swap files and publish the new list. Call it under ``maintenance``, after `stage`.
 
-    When this is cut short, the next reader or writer finishes or undoes it as a start after a crash does.
+    When this is interrupted, the next reader or writer finishes or undoes it as a start after a crash does.
     """
     context, directory = writer.context, writer.directory
     writer.swapping = True
@@ -77,7 +77,7 @@ def _replace(writer: PartitionWriter, olds: Sequence[Segment], news: Sequence[Se
 
 
 def is_run(segments: Sequence[Segment], wanted: Sequence[Segment]) -> bool:
-    """Whether ``wanted`` are neighbours in ``segments``, the very same objects."""
+    """Return whether ``wanted`` are neighbours in ``segments``, by identity."""
     for at, segment in enumerate(segments):
         if wanted and segment is wanted[0]:
             found = segments[at : at + len(wanted)]
@@ -86,7 +86,7 @@ def is_run(segments: Sequence[Segment], wanted: Sequence[Segment]) -> bool:
 
 
 def stage(context: LogContext, directory: str, news: Sequence[Segment]) -> None:
-    """The first half of step 1: all but the logs become ``.swap``. A crash leaves the old segments."""
+    """Rename all but the logs to ``.swap``: the first half of step 1. A crash leaves the old segments."""
     context.fs.sync_dir(directory)
     for segment in _highest_first(news):
         for kind in names.SEGMENT_KINDS[1:]:
@@ -96,7 +96,7 @@ def stage(context: LogContext, directory: str, news: Sequence[Segment]) -> None:
 
 
 def commit(context: LogContext, directory: str, news: Sequence[Segment]) -> None:
-    """The second half of step 1: once the last log is ``.swap``, the new segments count."""
+    """Rename the logs to ``.swap``: the second half of step 1. With the last one the new segments count."""
     for segment in _highest_first(news):
         _rename(context, segment.path(), _swap_path(segment, names.LOG))
         context.fs.sync_dir(directory)
@@ -106,14 +106,14 @@ def commit(context: LogContext, directory: str, news: Sequence[Segment]) -> None
 
 
 def retire(context: LogContext, directory: str, olds: Sequence[Segment], delay_s: float) -> None:
-    """Step 2: the old segments go, the lowest first; of each the log first, because readers look for it."""
+    """Rename the old segments to ``.deleted``: step 2, the lowest first, of each the log first."""
     for segment in olds:
         context.deletions.rename(context, [segment.path(kind) for kind in names.SEGMENT_KINDS], delay_s)
     context.fs.sync_dir(directory)
 
 
 def take_suffix_off(context: LogContext, directory: str, news: Sequence[Segment]) -> None:
-    """Step 3: the new segments get their names."""
+    """Give the new segments their names: step 3."""
     for segment in sorted(news, key=lambda each: each.base_offset):
         plain = segment.path().removesuffix(names.SWAP)
         _rename(context, segment.path(), plain)
@@ -127,7 +127,7 @@ def take_suffix_off(context: LogContext, directory: str, news: Sequence[Segment]
 
 
 def discard(context: LogContext, news: Sequence[Segment]) -> None:
-    """Remove segments that are not to be: the log of each last, the highest base first."""
+    """Remove segments that will not be used: the highest base first, the log of each last."""
     for segment in _highest_first(news):
         for kind in reversed(names.SEGMENT_KINDS):
             for suffix in (names.CLEANED, names.SWAP):
@@ -147,7 +147,7 @@ def _swap_path(segment: Segment, kind: str) -> str:
 
 
 def _rename(context: LogContext, source: str, target: str) -> None:
-    """Rename, and let nobody be handed what was open under either name."""
+    """Rename, and drop the open handles of both names."""
     context.handles.forget(source)
     context.fs.rename(source, target)
     context.handles.forget(source)

@@ -58,7 +58,7 @@ def cleanable(
     log_start_offset: int,
     now_ms: int,
 ) -> Cleanable:
-    """How far cleaning may go. ``first_dirty_offset`` is the cleaner's checkpoint, believed if it can be.
+    """Return how far cleaning may go. ``first_dirty_offset`` is the cleaner's checkpoint.
 
     A checkpoint before the log's start, or past its end because the end was lost, is replaced by the start.
     """
@@ -95,10 +95,10 @@ def cleanable(
 
 
 def wants_cleaning(config: TopicConfig, cleanable: Cleanable, *, duplicate_ratio: float | None) -> str | None:
-    """Why the partition should be cleaned, for people, or None.
+    """Return why the partition should be cleaned, for people, or None.
 
-    ``duplicate_ratio`` is the estimated share of the records up to the first uncleanable offset, clean ones
-    counted, that a cleaning would drop; None when nobody estimated it.
+    ``duplicate_ratio``: the estimated share of all records up to the first uncleanable offset that a cleaning
+    would drop; None when not estimated.
     """
     if not config.compact or cleanable.cleanable_bytes == 0:
         return None
@@ -122,21 +122,21 @@ def wants_cleaning(config: TopicConfig, cleanable: Cleanable, *, duplicate_ratio
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much of the time a store has spent cleaning lately.
+    """The store's limit for the time spent cleaning.
 
-    After a round of r seconds the next one waits r * (1 - ratio) / ratio: with log.cleaner.max.time.ratio 0.5
-    as long again. Partitions cleaned side by side are one round. All times are monotonic seconds.
+    After a round of r seconds the next one waits r * (1 - ratio) / ratio, for log.cleaner.max.time.ratio.
+    Partitions cleaned side by side are one round. All times are monotonic seconds.
     """
 
     max_time_ratio: float
     rest_until_s: float = float("-inf")
 
     def may_start(self, now_s: float) -> float:
-        """0.0 when a round may start, else the seconds to wait: infinitely many when the ratio is 0."""
+        """Return 0.0 when a round may start, else the seconds to wait; infinity when the ratio is 0."""
         return float("inf") if self.max_time_ratio <= 0 else max(0.0, self.rest_until_s - now_s)
 
     def after(self, run_seconds: float, now_s: float) -> Effort:
-        """Once a round that took ``run_seconds`` ended, now."""
+        """Return the state after a round that took ``run_seconds`` and ended now."""
         if self.max_time_ratio <= 0:
             return self
         rest_s = max(0.0, run_seconds) * (1 - self.max_time_ratio) / self.max_time_ratio
@@ -160,10 +160,10 @@ class Backoff:
     def after(
         self, *, bytes_before: int, bytes_after: int, now_s: float, dirty_left_bytes: int = 0
     ) -> Backoff:
-        """Once a round over ``bytes_before`` ended, now, and left ``bytes_after``.
+        """Return the state after a round over ``bytes_before`` that ended now and left ``bytes_after``.
 
-        A round that failed is one that removed nothing. ``dirty_left_bytes``: what is cleanable still,
-        because it is damaged or there was no time.
+        A failed round removed nothing. ``dirty_left_bytes``: what is still cleanable, because it is damaged
+        or there was no time.
         """
         fruitless = bytes_before - bytes_after < bytes_before * _ALMOST_NOTHING or bytes_before <= 0
         wait_s = 0.0
@@ -179,9 +179,9 @@ class Backoff:
         )
 
     def may_start(self, now_s: float, *, dirty_bytes: int) -> float:
-        """0.0 when the partition may be cleaned, else the seconds to wait.
+        """Return 0.0 when the partition may be cleaned, else the seconds to wait.
 
-        ``dirty_bytes`` is the `Cleanable.cleanable_bytes` of now.
+        ``dirty_bytes``: the current `Cleanable.cleanable_bytes`.
         """
         new_bytes = dirty_bytes - self.dirty_left_bytes
         if self.cleaned_bytes > 0 and 2 * new_bytes >= self.cleaned_bytes:
@@ -192,7 +192,7 @@ class Backoff:
 def _stop(
     config: TopicConfig, segment: SegmentFacts, upper: int, last_stable_offset: int, now_ms: int
 ) -> str | None:
-    """Why cleaning ends before this segment, or None."""
+    """Return why cleaning ends before this segment, or None."""
     base = segment.base_offset
     if segment.active:
         return f"the segment from offset {base} on is active"
@@ -218,7 +218,7 @@ def _stop(
 
 
 def _overdue_ms(config: TopicConfig, segment: SegmentFacts, now_ms: int) -> int:
-    """By how much a segment's oldest record is past max.compaction.lag.ms; 0 when it is not."""
+    """Return by how much a segment's oldest record is past max.compaction.lag.ms; 0 when it is not."""
     for time_ms in (segment.min_timestamp, segment.max_timestamp, segment.modified_ms):
         if time_ms is not None and time_ms > 0:
             return max(0, now_ms - time_ms - config.max_compaction_lag_ms)

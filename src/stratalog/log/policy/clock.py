@@ -67,7 +67,7 @@ class ClockGuard:
     monotonic_s: float = 0.0
 
     def observe(self, wall_ms: int, monotonic_s: float) -> ClockGuard:
-        """With one more reading of both clocks, taken at the same moment."""
+        """Add one reading of both clocks, taken at the same moment."""
         lead_ms = _lead_ms(wall_ms, monotonic_s)
         current, earlier, trusted = self.current, self.earlier, self.trusted_lead_ms
         if current is None or trusted is None:
@@ -89,7 +89,7 @@ class ClockGuard:
         return ClockGuard(trusted, current, earlier, wall_ms, monotonic_s)
 
     def accept(self) -> ClockGuard:
-        """Believing the wall clock as it is now, and every time it ever gave: a person said so."""
+        """Trust the wall clock as it is now, and every time it ever gave."""
         if self.current is None:
             return self
         current = Stretch.begin(self.wall_ms, self.monotonic_s)
@@ -97,16 +97,16 @@ class ClockGuard:
 
     @property
     def ahead_ms(self) -> int:
-        """How far the wall clock ran ahead of the monotonic one since it was believed; behind: negative."""
+        """How far the wall clock ran ahead of the monotonic one since it was trusted; negative: behind."""
         if self.trusted_lead_ms is None:
             return 0
         return _lead_ms(self.wall_ms, self.monotonic_s) - self.trusted_lead_ms
 
     @property
     def now_ms(self) -> int:
-        """The wall clock as far as it is believed: never ahead of what the monotonic clock allows.
+        """The wall clock as far as it is trusted: never ahead of what the monotonic clock allows.
 
-        For what a clock must not bring forward either, such as the end of a tombstone's time.
+        For deadlines that a jump must not bring forward either, such as that of a tombstone.
         """
         return self.wall_ms - max(0, self.ahead_ms) if self.paused else self.wall_ms
 
@@ -134,7 +134,7 @@ class ClockGuard:
         )
 
     def corrected(self, segment: SegmentFacts) -> SegmentFacts:
-        """The segment with the times it has from before the clock's jumps moved to where they belong now."""
+        """Move the times of a segment from before the clock's jumps to where they belong now."""
         if not self.earlier:
             return segment
         return segment._replace(
@@ -142,7 +142,7 @@ class ClockGuard:
         )
 
     def _moved(self, time_ms: int | None) -> int | None:
-        """A wall time as the present clock would have given it, at the latest it can have been."""
+        """Return the latest time that the present clock could have given instead."""
         if time_ms is None or self.current is None:
             return time_ms
         lead_ms = max(self.current.lead_ms, _lead_ms(self.wall_ms, self.monotonic_s))
@@ -154,7 +154,7 @@ class ClockGuard:
 
 
 def _bounded(stretches: tuple[Stretch, ...]) -> tuple[Stretch, ...]:
-    """The oldest two made one when there are too many: wider, and moved by more."""
+    """Merge the oldest two stretches when there are too many."""
     if len(stretches) <= _MAX_STRETCHES:
         return stretches
     a, b, *rest = stretches

@@ -40,25 +40,24 @@ class Step(NamedTuple):
 
     @property
     def due(self) -> bool:
-        """Whether the janitor does it now: neither put off nor in the future."""
+        """True if the janitor does it now: neither put off nor in the future."""
         return self.when_ms is None and self.action != "skip"
 
     def to_json(self) -> dict[str, object]:
-        """``Step(**step.to_json())`` is the step again."""
         return self._asdict()
 
 
 def roll_step(topic: str, partition: int, active: SegmentFacts, why: str) -> Step:
-    """Sealing an idle active segment, for the reason `roll_why` gave."""
+    """Seal an idle active segment, for the reason that `roll_why` gave."""
     return _step("roll", topic, partition, active, why)
 
 
 def expiry_steps(
     topic: str, partition: int, expiries: Iterable[Expiry], *, log_start_offset: int = 0
 ) -> list[Step]:
-    """What `expired` and `archive_expired` decided: deletions, and copies leaving the archive.
+    """Return the steps of `expired` and `archive_expired`: deletions, and copies that leave the archive.
 
-    Below ``log_start_offset`` nothing can be read any more, and so nothing is lost.
+    Below ``log_start_offset`` nothing is readable, so nothing is lost.
     """
     steps = []
     for expiry in expiries:
@@ -75,12 +74,12 @@ def expiry_steps(
 
 
 def local_steps(topic: str, partition: int, expiries: Iterable[Expiry]) -> list[Step]:
-    """What `local_expired` decided: files that leave this machine and stay in the archive."""
+    """Return the steps of `local_expired`: files that leave this machine and stay in the archive."""
     return [_step("drop-local", topic, partition, expiry.segment, expiry.detail) for expiry in expiries]
 
 
 def archive_steps(topic: str, partition: int, segments: Iterable[SegmentFacts]) -> list[Step]:
-    """What `to_archive` decided."""
+    """Return the steps of `to_archive`."""
     return [
         _step(
             "archive",
@@ -94,10 +93,7 @@ def archive_steps(topic: str, partition: int, segments: Iterable[SegmentFacts]) 
 
 
 def compact_step(topic: str, partition: int, base_offset: int, found: Cleanable, why: str) -> Step:
-    """Cleaning from ``base_offset``, the first local segment's, to the first uncleanable offset.
-
-    ``why`` is what `wants_cleaning` gave.
-    """
+    """Compact from the first local segment's ``base_offset``; ``why`` is what `wants_cleaning` gave."""
     size_bytes = found.clean_bytes + found.cleanable_bytes
     return Step(
         "compact", topic, partition, base_offset, found.first_uncleanable_offset, size_bytes, None, why
@@ -112,7 +108,7 @@ def upcoming_step(
     *,
     log_start_offset: int = 0,
 ) -> Step:
-    """What `next_expiry` foresees: a deletion that is not due yet."""
+    """Return the deletion that `next_expiry` foresees."""
     segment, when_ms = coming
     why = f"retention.ms: the {format_duration_ms(retention_ms)} are over at {moment(when_ms)}"
     lost = max(segment.base_offset, log_start_offset)
@@ -120,7 +116,7 @@ def upcoming_step(
 
 
 def skipped(step: Step, because: str) -> Step:
-    """The step as one that is not done now: the clock jumped, cleaning rests, the disk is full."""
+    """Return the step as one that is not done now, and why."""
     return step._replace(action="skip", why=f"{step.why}; not now: {because}", first_offset_lost=None)
 
 

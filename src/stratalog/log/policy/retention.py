@@ -49,7 +49,7 @@ class SegmentFacts(NamedTuple):
 
     @property
     def local(self) -> bool:
-        """Whether this machine has its files."""
+        """True if this machine has its files."""
         return self.state not in (SegmentState.ARCHIVED, SegmentState.DELETED)
 
     @property
@@ -58,13 +58,13 @@ class SegmentFacts(NamedTuple):
 
 
 def newest_ms(segment: SegmentFacts, now_ms: int | None = None) -> int | None:
-    """The moment a segment's age counts from; None when nothing tells.
+    """Return the time a segment's age counts from; None when it is unknown.
 
-    That of its newest record. A record stamped after ``now_ms`` would hold its segment until then, however
-    far off, so it counts from when the file was last written at the latest. A time that is not in the future
-    is believed even where the file claims to be older: files come out of backups, and out of machines that
-    boot without a clock, with dates that would make fresh records old. Without ``now_ms`` every time after
-    the last write counts as the future. Without a timestamp (-1, or no records) the last write counts.
+    That of its newest record. A record stamped after ``now_ms`` would hold its segment until then, so the
+    last write of the file counts if it is earlier. A time that is not in the future is trusted even where the
+    file is older: backups, and machines that boot without a clock, give files wrong dates. Without ``now_ms``
+    every time after the last write counts as the future. Without a timestamp (-1, or no records) the last
+    write counts.
     """
     newest, written = segment.max_timestamp, segment.modified_ms
     if newest is None or newest < 0:
@@ -75,7 +75,7 @@ def newest_ms(segment: SegmentFacts, now_ms: int | None = None) -> int | None:
 
 
 def with_upper(segments: Sequence[SegmentFacts]) -> Iterator[tuple[SegmentFacts, int]]:
-    """Each segment with the offset the log would start at without it: the next one's base.
+    """Yield each segment with the offset the log would start at without it: the next one's base.
 
     After compaction a segment's own ``next_offset`` may lie below that.
     """
@@ -85,7 +85,7 @@ def with_upper(segments: Sequence[SegmentFacts]) -> Iterator[tuple[SegmentFacts,
 
 
 def moment(timestamp_ms: int) -> str:
-    """A time as sentences have it: ``2026-01-02T03:04:05Z``."""
+    """Format a time for messages: ``2026-01-02T03:04:05Z``."""
     return format_time(timestamp_ms // 1000 * 1000).replace(".000Z", "Z")
 
 
@@ -128,10 +128,9 @@ def expired(
     high_watermark: int,
     by_time: bool = True,
 ) -> list[Expiry]:
-    """The segments to delete, oldest first: always a run from the oldest on.
+    """Return the segments to delete: always a run from the oldest on.
 
-    ``by_time=False`` leaves ``retention.ms`` out, for a clock that is not to be believed; the other rules
-    need no clock.
+    ``by_time=False`` ignores ``retention.ms``, for a clock that is not trusted.
     """
     rules = [_by_start(segments, log_start_offset)]
     if config.delete:
@@ -151,10 +150,10 @@ def next_expiry(
     log_start_offset: int,
     high_watermark: int,
 ) -> tuple[SegmentFacts, int] | None:
-    """The oldest segment that stays for now and the moment ``retention.ms`` takes it.
+    """Return the oldest segment that stays for now, and when ``retention.ms`` takes it.
 
-    None when that is the active one, or time will not take it. What comes by size or count depends on
-    appends nobody has made yet.
+    None when that is the active one, or time will not take it. Expiry by size or count depends on future
+    appends.
     """
     gone = expired(config, segments, now_ms, log_start_offset=log_start_offset, high_watermark=high_watermark)
     candidates = deletable(segments, high_watermark)
@@ -182,7 +181,7 @@ def roll_why(config: TopicConfig, active: SegmentFacts, now_ms: int) -> str | No
 
 
 def deletable(segments: Sequence[SegmentFacts], high_watermark: int) -> list[SegmentFacts]:
-    """The oldest segments up to the active one, or to the first that reaches past the high watermark."""
+    """Return the oldest segments up to the active one or the first that reaches past the high watermark."""
     return [
         segment
         for segment, _ in takewhile(
@@ -192,7 +191,7 @@ def deletable(segments: Sequence[SegmentFacts], high_watermark: int) -> list[Seg
 
 
 def oldest(segments: Sequence[SegmentFacts], rules: Sequence[Rule]) -> list[Expiry]:
-    """The oldest segments, up to the first that no rule takes; the first rule that does gives the reason."""
+    """Return the oldest segments up to the first that no rule takes; the first rule gives the reason."""
     found: list[Expiry] = []
     for index, segment in enumerate(segments):
         expiry = next((taken for rule in rules if (taken := rule(index, segment)) is not None), None)
@@ -203,7 +202,7 @@ def oldest(segments: Sequence[SegmentFacts], rules: Sequence[Rule]) -> list[Expi
 
 
 def by_age(name: Reason, limit_ms: int, now_ms: int) -> Rule:
-    """Takes segments whose newest record is older than ``limit_ms``; none when that is negative."""
+    """Take segments whose newest record is older than ``limit_ms``; none when that is negative."""
 
     def rule(_: int, segment: SegmentFacts) -> Expiry | None:
         newest = newest_ms(segment, now_ms)
@@ -216,7 +215,7 @@ def by_age(name: Reason, limit_ms: int, now_ms: int) -> Rule:
 
 
 def by_bytes(name: Reason, limit_bytes: int, segments: Sequence[SegmentFacts]) -> Rule:
-    """Takes segments while ``limit_bytes`` lie behind them; none when that is negative."""
+    """Take segments while ``limit_bytes`` lie behind them; none when that is negative."""
     up_to = list(accumulate(segment.size_bytes for segment in segments))
 
     def rule(index: int, segment: SegmentFacts) -> Expiry | None:
@@ -230,16 +229,16 @@ def by_bytes(name: Reason, limit_bytes: int, segments: Sequence[SegmentFacts]) -
 
 
 def local_retention_ms(config: TopicConfig) -> int:
-    """How long this machine keeps what the archive has too; negative: no limit.
+    """Return how long this machine keeps archived segments; negative: no limit.
 
-    -2 means as long as the log keeps it, which for a topic that never deletes is for ever. As in Kafka
+    -2 means as long as the log keeps them, which for a topic that never deletes is for ever. As in Kafka
     there is no local limit while nothing is copied.
     """
     return _local(config, config.local_retention_ms, config.retention_ms)
 
 
 def local_retention_bytes(config: TopicConfig) -> int:
-    """How many bytes of a partition this machine keeps; negative: no limit. See `local_retention_ms`."""
+    """Return how many bytes of a partition this machine keeps; negative: no limit."""
     return _local(config, config.local_retention_bytes, config.retention_bytes)
 
 
@@ -278,7 +277,7 @@ def _by_count(keep: int, segments: Sequence[SegmentFacts]) -> Rule:
 
 
 def _due_ms(segment: SegmentFacts, limit_ms: int, now_ms: int) -> int | None:
-    """The first moment from now on at which `by_age` takes it."""
+    """Return the first time from now on at which `by_age` takes it."""
     newest = newest_ms(segment, now_ms)
     if newest is None:
         return None
@@ -314,12 +313,11 @@ def to_archive(
     now_ms: int,
     by_time: bool = True,
 ) -> list[SegmentFacts]:
-    """The segments to copy, oldest first; the archive never gets ahead of a segment it has to wait for.
+    """Return the segments to copy, oldest first, up to the first that has to wait.
 
-    Sealed, below the last stable offset (an open transaction may still be aborted), not archived yet, and
-    not about to be deleted by retention anyway. For a compacted topic ``first_dirty_offset`` is the
-    cleaner's; None means that nothing was cleaned yet. Where cleaning is turned off for the whole store, pass
-    the last stable offset.
+    They are sealed, below the last stable offset (an open transaction may still be aborted), not archived,
+    and not about to be deleted. For a compacted topic ``first_dirty_offset`` is the cleaner's; None: nothing
+    was cleaned yet. Where cleaning is off for the whole store, pass the last stable offset.
     """
     if not config.remote_storage_enable or config.remote_log_copy_disable or not segments:
         return []
@@ -340,10 +338,10 @@ def to_archive(
 def local_expired(
     config: TopicConfig, segments: Sequence[SegmentFacts], now_ms: int, *, by_time: bool = True
 ) -> list[Expiry]:
-    """The archived segments whose files may leave this machine: the oldest local ones, without a gap.
+    """Return the archived segments whose files may leave this machine: the oldest local ones.
 
     ``local.retention.ms`` and ``local.retention.bytes``, the latter over all local files, the active one's
-    too. No record is lost by it, so it needs no ``delete`` in the topic's cleanup.policy.
+    too. No record is lost, so it needs no ``delete`` in the topic's cleanup.policy.
     """
     local = [segment for segment in segments if segment.local]
     may_go = list(takewhile(lambda segment: segment.archived and segment.state in _AT_REST, local))
@@ -363,7 +361,7 @@ def archive_expired(
     high_watermark: int,
     by_time: bool = True,
 ) -> list[Expiry]:
-    """The copies that have to leave the archive: those of `expired` segments, counted over both sides.
+    """Return the copies that must leave the archive: those of `expired` segments.
 
     With ``remote.log.delete.on.disable`` and the archive turned off, every copy.
     """

@@ -87,9 +87,9 @@ def should_roll(
     incoming_last_offset: int,
     now_ms: int,
 ) -> RollReason | None:
-    """Why the segment must end before this append, or None when the append fits.
+    """Return why the segment must end before this append; None when the append fits.
 
-    ``incoming_max_ts`` is the append's largest timestamp: with LogAppendTime, now.
+    ``incoming_max_ts``: the append's largest timestamp; with LogAppendTime, now.
     """
     if incoming_last_offset - facts.base_offset > MAX_RELATIVE_OFFSET:
         return RollReason.OFFSETS
@@ -113,9 +113,9 @@ def should_roll(
 
 
 def roll_due_idle(config: TopicConfig, facts: ActiveSegmentFacts, now_ms: int) -> RollReason | None:
-    """Why a segment that nobody appends to should end now, or None. By the wall clock alone.
+    """Return why an idle segment should end now, by the wall clock alone; or None.
 
-    Record time would not do: with records of last year the segment's time would be up at every look.
+    By record time a segment with last year's records would be due at once.
     """
     if facts.size_bytes == 0:
         return None
@@ -128,7 +128,7 @@ def roll_due_idle(config: TopicConfig, facts: ActiveSegmentFacts, now_ms: int) -
 
 
 def limits(config: TopicConfig, facts: ActiveSegmentFacts) -> RollLimits:
-    """`should_roll` as numbers, for the hot path of single appends."""
+    """Return `should_roll` as numbers, for the hot path of single appends."""
     last_offset = saturated(facts.base_offset + MAX_RELATIVE_OFFSET)
     if facts.size_bytes == 0:
         return RollLimits(LONG_MAX, LONG_MAX, last_offset, LONG_MAX, LONG_MAX)
@@ -150,14 +150,14 @@ def limits(config: TopicConfig, facts: ActiveSegmentFacts) -> RollLimits:
 
 
 def max_segment_ms(config: TopicConfig) -> int:
-    """``segment.ms``, or ``max.compaction.lag.ms`` where shorter: only sealed segments are compacted."""
+    """Return ``segment.ms``, or ``max.compaction.lag.ms`` where shorter: only sealed logs are compacted."""
     if config.compact and config.max_compaction_lag_ms > 0:
         return min(config.segment_ms, config.max_compaction_lag_ms)
     return config.segment_ms
 
 
 def jitter_ms(config: TopicConfig, topic: str, partition: int, base_offset: int) -> int:
-    """This segment's share of ``segment.jitter.ms``: spread like chance, and the same after a restart."""
+    """Return this segment's share of ``segment.jitter.ms``: pseudo-random, and the same after a restart."""
     bound = min(config.segment_jitter_ms, config.segment_ms)
     if bound <= 0:
         return 0
@@ -166,10 +166,10 @@ def jitter_ms(config: TopicConfig, topic: str, partition: int, base_offset: int)
 
 
 def reopened_created_ms(first_timestamp: int | None, log_mtime_ms: int, now_ms: int) -> int:
-    """``created_ms`` of a segment found on disk, whose first write nobody remembers.
+    """Return ``created_ms`` for a segment found on disk.
 
-    It happened no later than the file's last change. The first batch's own time is the better guess
-    unless it lies after that. History written with old timestamps is then rolled once, early.
+    Its first write was no later than the file's last change; the first batch's own time is the better guess
+    unless it is later. History written with old timestamps is rolled once, early.
     """
     latest = min(log_mtime_ms, now_ms)
     if first_timestamp is not None and 0 <= first_timestamp <= latest:
@@ -178,7 +178,7 @@ def reopened_created_ms(first_timestamp: int | None, log_mtime_ms: int, now_ms: 
 
 
 def _since(facts: ActiveSegmentFacts) -> tuple[int, bool]:
-    """When the segment's time began, and whether that is record time (else the wall clock's)."""
+    """Return when the segment's time began, and whether that is record time (else the wall clock's)."""
     if facts.first_timestamp is not None and facts.first_timestamp >= 0:
         return facts.first_timestamp, True
     return facts.created_ms, False

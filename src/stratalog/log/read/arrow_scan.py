@@ -55,11 +55,11 @@ HANDOVER_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class ScanRange:
-    """What to scan of one partition: offsets [start, end) as far as readers may see.
+    """Offsets [start, end) of one partition, as far as readers may see.
 
-    Offsets that are deleted meanwhile are an OffsetOutOfRangeError. ``from_log_start``: none below the first
-    record that is found counts as deleted. ``pass_deleted``: the scan goes on behind them; the view is asked
-    for its log start whenever segments were listed, and may say what it thinks of it.
+    Offsets that are deleted meanwhile are an OffsetOutOfRangeError. ``from_log_start``: not those below the
+    first record that is found. ``pass_deleted``: the scan goes on behind them; the view's log start is read
+    after each listing.
     """
 
     view: LogView
@@ -109,7 +109,7 @@ class _Stopped(Exception):  # noqa: N818 - ends a thread, is never seen outside
 
 
 class _Delivery:
-    """What a thread has read of a piece and the caller has not taken yet."""
+    """What a thread has read of a piece and the caller has not taken."""
 
     __slots__ = ("found", "future")
 
@@ -119,10 +119,10 @@ class _Delivery:
 
 
 class _Window:
-    """Bounds what waits between the threads and the caller.
+    """Bounds the bytes between the threads and the caller.
 
-    A thread waits in `put` while the window is full, except the one whose piece the caller takes from: it may
-    always put one. Threads begin pieces in order, so that piece has always been begun.
+    A thread waits in `fill` while the window is full, except the one whose piece the caller takes from: it
+    may always add one. Threads begin pieces in order, so that piece has always been begun.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -162,7 +162,7 @@ class _Window:
             self._changed.notify_all()
 
     def drain(self, delivery: _Delivery) -> Iterator[_Found]:
-        """Take everything of a piece, in order; raises what its thread raised, behind what it had read."""
+        """Take everything of a piece, in order; then raise what its thread raised."""
         future = delivery.future
         assert future is not None
         future.add_done_callback(lambda _: self.wake())
@@ -197,7 +197,7 @@ _Job: TypeAlias = "tuple[Future[None], Callable[[], None]] | None"
 
 
 class _Threads:
-    """A few daemon threads for one scan: a scan that is not read to its end does not keep a program alive.
+    """Daemon threads for one scan, so that a scan not read to its end does not keep a program alive.
 
     The threads of `concurrent.futures` would: the interpreter waits for them before it drops the scan.
     """
@@ -233,7 +233,7 @@ class _Threads:
 
 
 def _work(jobs: SimpleQueue[_Job]) -> None:
-    """Do jobs until there is None; runs in a thread and holds no reference to the scan."""
+    """Do jobs until one is None; runs in a thread and holds no reference to the scan."""
     while (job := jobs.get()) is not None:
         future, act = job
         if future.set_running_or_notify_cancel():
@@ -247,7 +247,7 @@ def _work(jobs: SimpleQueue[_Job]) -> None:
 
 
 def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
-    """The columns to deliver, in the order asked for; every column when None."""
+    """Return the columns to deliver, in the given order; every column when None."""
     if columns is None:
         return tuple(batches.COLUMNS)
     for name in columns:
@@ -257,7 +257,7 @@ def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def scan_to_arrow(ranges: Sequence[ScanRange], options: ScanOptions) -> Iterator[pa.RecordBatch]:
-    """Record batches of the ranges, one partition after the other, in offset order."""
+    """Yield record batches of the ranges, one partition after the other, in offset order."""
     threads = options.threads or min(4, os.cpu_count() or 1)
     if threads <= 1:
         for scan_range in ranges:
@@ -304,7 +304,7 @@ def _found(
     pool: _Threads | None,
     ahead: int,
 ) -> Iterator[_Found]:
-    """What is found in the pieces of a range, in order; at most ``ahead`` pieces are begun at a time."""
+    """Yield the results of a range's pieces, in order; at most ``ahead`` pieces are begun at a time."""
     pieces = _plan(view, segments, start, end, options)
     if pool is not None:
         begun = list(islice(pieces, 2))
@@ -375,7 +375,7 @@ def _plan_segment(segment: Segment, start: int, stop: int, options: ScanOptions)
 
 
 def _by_seal(segment: Segment, seal: Seal, start: int, stop: int, options: ScanOptions) -> Iterator[_Piece]:
-    """Pieces along the seal's blocks, without the blocks whose offsets or times rule them out."""
+    """Yield pieces along the seal's blocks, without blocks ruled out by their offsets or times."""
     first: int | None = None
     since = -END - 1 if options.since is None else options.since
     until = END + 1 if options.until is None else options.until  # past every time that there is
@@ -409,7 +409,7 @@ def _by_seal(segment: Segment, seal: Seal, start: int, stop: int, options: ScanO
 
 
 def _read(view: LogView, piece: _Piece, options: ScanOptions, aborted: list[AbortedTxn]) -> Iterator[_Found]:
-    """The record batches of one piece; FileNotFoundError when its file was replaced meanwhile."""
+    """Yield the record batches of one piece; FileNotFoundError when its file was replaced meanwhile."""
     if piece.lost is not None:
         raise piece.lost
     with or_gone(view, piece.segment):

@@ -35,7 +35,7 @@ _spare: deque[bytearray] = deque(maxlen=8)
 class Chunk(NamedTuple):
     """Whole batches: ``scan`` describes ``data``, whose first byte is at ``position`` in the log.
 
-    ``data`` is only good until the next chunk is asked for: large buffers are used again.
+    ``data`` is valid until the next chunk is requested: large buffers are reused.
     """
 
     data: bytes | memoryview
@@ -53,11 +53,11 @@ def read_chunks(
     first_size: int = FIRST_CHUNK,
     full_size: int = FULL_CHUNK,
 ) -> Iterator[Chunk]:
-    """Chunks from ``start`` to ``end_position`` (the segment's readable size when None).
+    """Yield chunks from ``start`` to ``end_position`` (the segment's readable size when None).
 
-    An index entry that does not meet its batch makes the segment rebuild its index, once, and the
-    reading start over from the segment's first byte. Batches before ``offset`` need not be read.
-    ``expect`` is the base offset the first batch must have, when the seal told.
+    When an index entry does not meet its batch, the index is rebuilt, once, and reading starts over from the
+    segment's first byte. Batches before ``offset`` need not be read. ``expect`` is the base offset of the
+    first batch, when a seal gives it.
     """
     if start.position > 0 and not segment.is_active:
         seal = segment.seal
@@ -86,7 +86,7 @@ def read_chunks(
 
 
 def _begins_with(file: File, position: int, offset: int, segment: Segment) -> bool:
-    """Whether the next batch is where a header says its own ends; a later one where gaps are allowed."""
+    """Return whether a batch with this base offset, or a later one where gaps are allowed, begins here."""
     if position >= segment.size:
         return position == segment.size
     found = batches.peek(file.pread(HEADER_SIZE, position))
@@ -98,10 +98,10 @@ def _begins_with(file: File, position: int, offset: int, segment: Segment) -> bo
 
 
 def _next_entry(segment: Segment, file: File, start: Start, offset: int) -> Start:
-    """Where to begin when an entry does not meet its batch: the index is wrong, or the batch is damaged.
+    """Return where to begin when an entry does not meet its batch.
 
-    A later entry whose batch is there and holds the wanted offset is as good. Else the index is rebuilt
-    from the log, and the reading begins at the segment's first byte.
+    A later entry whose batch holds the wanted offset will do. Else the index is rebuilt from the log, and
+    reading begins at the segment's first byte.
     """
     found = segment.offset_index().after_position(start.position)
     if found is not None and offset >= 0:
@@ -202,7 +202,7 @@ def _chunks(
 
 
 def _fill(file: File, size: int, position: int, buffers: list[bytearray]) -> bytes | memoryview:
-    """Bytes of the log; many of them in this reader's own buffer: fresh pages cost more than reading."""
+    """Read bytes of the log, many of them into a reused buffer: fresh pages cost more than reading."""
     if size < REUSED_BYTES:
         return file.pread(size, position)
     if not buffers or len(buffers[0]) < size:
@@ -235,7 +235,7 @@ def scan_error(segment: Segment, scan: Scan, position: int) -> CorruptionError |
 
 
 class _BlockCheck:
-    """The seal's block CRCs for a cleaned segment: reads are rounded to blocks and each is checked."""
+    """Checks the seal's block CRCs of a cleaned segment; reads are rounded to blocks."""
 
     def __init__(self, segment: Segment) -> None:
         seal = segment.seal

@@ -1,9 +1,8 @@
-"""Reading a partition that another process writes: ours, or a running Kafka broker's.
+"""Follow a partition that another process writes: ours, or a running Kafka broker's.
 
-The view is a pure function of the directory, taken when two listings agree. Its last segment is live:
-it ends at the last whole batch with a right CRC or, where that process acknowledges only what is
-synced, at the high watermark it publishes in `stratalog.tail`. Looking again costs two stats while
-nothing changed.
+The view is a pure function of the directory, taken when two listings agree. Its last segment is live: it ends
+at the last whole batch with a valid CRC or, where that process acknowledges only what is synced, at the high
+watermark it publishes in `stratalog.tail`. A refresh costs two stats while nothing changed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import FileStat
 from stratalog.log.context import LogContext
 from stratalog.log.names import MAX_OFFSET, TAIL, segment_name
-from stratalog.log.read.reader import MAX_RELISTS, Isolation, or_gone
+from stratalog.log.read.reader import MAX_RELISTS, Isolation, or_gone, segment_index
 from stratalog.log.segment.directory_state import SegmentFiles, settled_view
 from stratalog.log.segment.segment import Segment, owner_of, scan_file
 from stratalog.log.write.producers import ProducerState, load_snapshot, replay
@@ -45,7 +44,7 @@ STILL_NS = 50_000_000
 
 
 class LiveSegment(Segment):
-    """The last segment of a log that somebody else is appending to."""
+    """The last segment of a log that another process appends to."""
 
     __slots__ = ("_index", "_index_size", "_newest", "ours")
 
@@ -77,7 +76,7 @@ class LiveSegment(Segment):
         return self.ours
 
     def offset_index(self) -> OffsetIndex:
-        """What the writer has written of its index so far; entries past our readable end are left out."""
+        """Read the writer's index so far, without entries past our readable end."""
         if self._index is None or self.size > 2 * self._index_size:
             size = self.size
             try:
@@ -107,12 +106,12 @@ class LiveSegment(Segment):
         return self.base_offset
 
     def full_info(self) -> SegmentInfo:
-        """Return the facts that the writer knows: `info` and what the headers tell of records and times."""
+        """Return `info` with the record count and the newest timestamp of the headers."""
         info, end = self.info(SegmentState.ACTIVE), self.next_offset or self.base_offset
         return replace(info, max_timestamp=self._newest_timestamp(), records=end - self.base_offset)
 
     def _newest_timestamp(self) -> int | None:
-        """The newest timestamp by the headers, from the last entry of the writer's time index on."""
+        """Scan the headers from the last entry of the writer's time index on."""
         position, newest = self._newest
         if not 0 < position <= self.size:
             position, newest = self._last_time_entry()
@@ -124,7 +123,7 @@ class LiveSegment(Segment):
         return newest if newest >= 0 else None
 
     def _last_time_entry(self) -> tuple[int, int]:
-        """The position of the batch that the time index speaks of last, and its timestamp; else the start."""
+        """Return position and timestamp of the last time index entry that meets the log; else the start."""
         with suppress(FileNotFoundError, FormatError):
             index = TimeIndex.parse(self.context.fs.read_file(self.path("timeindex")), self.base_offset)
             last = index.last()
@@ -133,12 +132,76 @@ class LiveSegment(Segment):
         return 0, -1
 
 
+class _Unsynced:
+    """The rules for a log before recovery: what a power cut may have left past the synced end.
+
+    A missing sidecar is no damage there, and a sealed log may be torn: recovery would cut the log there.
+    """
+
+    def __init__(self, context: LogContext, topic: str, partition: int) -> None:
+        self._fs = context.fs
+        self._key = (topic, partition)
+        self._known = 0
+        """The synced end by what lies outside the partition's directory."""
+        self._ours = False
+
+    def look(self, directory: str, tail: Tail | None) -> None:
+        """Read the synced end as the log directory knows it.
+
+        All of a log that was closed in order. The recovery point where there is no valid tail: a power cut
+        may have emptied or removed it. Without a checkpoint nothing says that any part was not synced.
+        """
+        fs, root = self._fs, posixpath.dirname(directory)
+        self._ours = tail is not None or fs.exists(f"{directory}/{TAIL}")
+        if fs.exists(f"{root}/{CLEAN_SHUTDOWN}"):
+            self._known = MAX_OFFSET
+        elif tail is not None:
+            self._known = 0
+        else:
+            self._known = 0 if self._ours else MAX_OFFSET
+            with suppress(FileNotFoundError, FormatError):
+                entries = checkpoints.parse_offsets(fs.read_file(f"{root}/{checkpoints.RECOVERY_POINT}"))
+                self._known = entries.get(self._key, 0)
+
+    def mark(self, segments: Sequence[Segment], tail: Tail | None) -> None:
+        synced = max(self._known, 0 if tail is None else tail.synced_base)
+        for segment, following in zip_longest(segments, segments[1:]):
+            segment.unsynced = (MAX_OFFSET if following is None else following.base_offset) > synced
+
+    def cut_torn(self, segments: list[Segment]) -> None:
+        """Leave out what follows the first sealed log that lost its end in a power cut."""
+        for at, segment in enumerate(segments[:-1]):
+            if segment.unsynced and self._is_torn(segment):
+                del segments[at + 1 :]
+                return
+
+    def _is_torn(self, segment: Segment) -> bool:
+        try:
+            if segment.seal is not None or not self._ours:
+                return False
+            return segment.batches_end_offset() < (segment.next_offset or 0)
+        except CorruptionError:  # the seal speaks of another size
+            return True
+        except FileNotFoundError:
+            return False
+
+    def first_of(self, segments: Sequence[Segment]) -> int:
+        """Return where producers are replayed from at the latest: before the first segment not synced.
+
+        A power cut may have taken an index there. The live segment counts as one of them: its transaction
+        index has no checksum.
+        """
+        last = segments[-1].base_offset if segments else 0
+        return min((each.base_offset for each in segments if each.unsynced), default=last)
+
+
 class PartitionFollower:
     """The `LogView` of a directory.
 
-    ``log_start`` tells the checkpointed log start offset, ``cold`` what the archive has; both are asked when
-    the directory changed, because nothing leaves it without a trace there. ``find_again`` is asked when the
-    directory is gone or another topic's: it tells where the partition lies now, and its ``cold``, or raises.
+    ``log_start`` returns the checkpointed log start offset, ``cold`` the archived segments; both are asked
+    when the directory changed, because nothing leaves it unnoticed. ``find_again`` is asked when the
+    directory is gone or belongs to another topic: it returns where the partition is now, and its ``cold``, or
+    raises.
     """
 
     def __init__(
@@ -169,8 +232,7 @@ class PartitionFollower:
         self._seen = (-1, -1)
         self._tail: Tail | None = None
         self._owner = PartitionId(NO_TOPIC_ID if topic_id is None else topic_id.bytes, partition)
-        self._known_synced = 0
-        """The synced end by what lies outside the partition's directory."""
+        self._unsynced = _Unsynced(context, topic, partition)
         self._producers: tuple[ProducerState, int] | None = None
         self._aborted: dict[int, list[AbortedTxn]] = {}
         self._aborted_from = 0
@@ -196,11 +258,10 @@ class PartitionFollower:
         return with_cold(self._cold, local)
 
     def local_segments(self) -> tuple[Segment, ...]:
-        """The segments that lie in this directory."""
         return self._segments
 
     def cold_segments(self) -> tuple[Segment, ...]:
-        """The segments that the archive has, also those that still lie here."""
+        """Return the archived segments, including those that are still here."""
         return self._cold
 
     def end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
@@ -216,13 +277,12 @@ class PartitionFollower:
         return end
 
     def keyed_end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
-        """The end offset: keys of the last segment are found by reading it."""
         return self.end_offset(isolation)
 
     def replaced(self, segment: Segment) -> bool:
-        if segment in self._cold:
+        if _has(self._cold, segment):
             return False
-        if segment not in self._segments:
+        if not _has(self._segments, segment):
             return True
         try:
             stat = self.context.fs.stat(segment.path())
@@ -241,7 +301,7 @@ class PartitionFollower:
         return self._aborted_now(start, end)
 
     def _aborted_now(self, start: int, end: int) -> list[AbortedTxn]:
-        """FileNotFoundError when a segment was replaced: its index may have been gone when it was read."""
+        """Raise FileNotFoundError if a segment was replaced: its index may have been gone when read."""
         with self._lock:
             segments = self.segments()
             self._replayed(self.next_offset)
@@ -277,7 +337,7 @@ class PartitionFollower:
     # -- looking -----------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Look again. Two stats when nothing changed."""
+        """Look again: two stats when nothing changed."""
         try:
             self._look()
         except FileNotFoundError:
@@ -297,7 +357,7 @@ class PartitionFollower:
                 segments = self._list(tail)
                 self._seen = seen if listed_at - stat.mtime_ns > STILL_NS else (-1, -1)
             cold = self._cold_of()
-            self._mark_unsynced(segments, tail)
+            self._unsynced.mark(segments, tail)
             if segments:
                 self._extend(segments[-1], tail)
             # Readers take no lock. In this order they never see an end that the segments do not reach.
@@ -306,7 +366,7 @@ class PartitionFollower:
             self._tail = tail
 
     def _follow_move(self) -> None:
-        """Go on where the partition was moved to."""
+        """Continue in the directory that the partition was moved to."""
         owner = owner_of(self.context.fs, self.directory, self.partition)  # before the store is asked
         found = self._find_again()  # takes locks of the store, which come before this one
         if found is None:
@@ -319,7 +379,7 @@ class PartitionFollower:
             self._producers, self._aborted = None, {}
 
     def _check_owner(self) -> None:
-        """Raise FileNotFoundError if the directory is not this topic's any more, which was deleted then."""
+        """Raise FileNotFoundError if the directory belongs to another topic: this one was deleted."""
         owner = owner_of(self.context.fs, self.directory, self.partition)
         if owner != self._owner and self._owner.topic_id != NO_TOPIC_ID:
             raise FileNotFoundError(self.directory)
@@ -355,12 +415,9 @@ class PartitionFollower:
         if not found and tail is not None and tail.synced_offset > self._log_start():
             missing = SegmentFiles(tail.synced_base, "", 0, f"{segment_name(tail.synced_base)}.log")
             found.append(self.segment_of(missing))  # reading it raises an error that names the file
-        self._known_synced = self._synced_outside(tail)
-        self._mark_unsynced(found, tail)
-        ours = tail is not None or self.context.fs.exists(f"{self.directory}/{TAIL}")
-        torn = [at for at, each in enumerate(found[:-1]) if each.unsynced and _is_torn(each, ours=ours)]
-        if torn:
-            del found[torn[0] + 1 :]
+        self._unsynced.look(self.directory, tail)
+        self._unsynced.mark(found, tail)
+        self._unsynced.cut_torn(found)
         if found:
             last = found[-1]
             live = known.get(last.base_offset)
@@ -369,29 +426,8 @@ class PartitionFollower:
         self._snapshots = view.snapshots
         return tuple(found)
 
-    def _mark_unsynced(self, segments: Sequence[Segment], tail: Tail | None) -> None:
-        synced = max(self._known_synced, 0 if tail is None else tail.synced_base)
-        for segment, following in zip_longest(segments, segments[1:]):
-            segment.unsynced = (MAX_OFFSET if following is None else following.base_offset) > synced
-
-    def _synced_outside(self, tail: Tail | None) -> int:
-        """The synced end as the log directory knows it.
-
-        All of a log that was closed in order. The recovery point where the tail tells nothing: a power cut
-        may have left it empty or taken it. Without a checkpoint nobody says that anything was not synced.
-        """
-        fs, root = self.context.fs, posixpath.dirname(self.directory)
-        if fs.exists(f"{root}/{CLEAN_SHUTDOWN}"):
-            return MAX_OFFSET
-        if tail is not None:
-            return 0
-        with suppress(FileNotFoundError, FormatError):
-            entries = checkpoints.parse_offsets(fs.read_file(f"{root}/{checkpoints.RECOVERY_POINT}"))
-            return entries.get((self.topic, self.partition), 0)
-        return 0 if fs.exists(f"{self.directory}/{TAIL}") else MAX_OFFSET
-
     def segment_of(self, files: SegmentFiles) -> Segment:
-        """A segment out of files that a listing shows, whatever names they have at the moment."""
+        """Build a segment from the files of a listing, with their current names."""
         segment = Segment(
             self.context,
             self.directory,
@@ -405,7 +441,7 @@ class PartitionFollower:
         return segment
 
     def _live(self, segment: Segment, tail: Tail | None) -> LiveSegment:
-        """The last segment, readable up to the last point that is known without scanning."""
+        """Build the last segment, readable up to the last point that is known without scanning."""
         live = LiveSegment(segment, ours=tail is not None)
         if tail is None:
             self._begin_at_index(live, segment.size)
@@ -414,13 +450,13 @@ class PartitionFollower:
         return live
 
     def _begin_at_synced_end(self, live: Segment, tail: Tail | None) -> None:
-        """Our segment: what was synced must be there. If it is not, reading it names what is missing."""
+        """Begin with the synced bytes of our segment; reading it names any that are missing."""
         live.size, live.next_offset = 0, live.base_offset
         if tail is not None and tail.synced_base == live.base_offset:
             live.size, live.next_offset = tail.synced_position, tail.synced_offset
 
     def _begin_at_index(self, live: LiveSegment, size: int) -> None:
-        """Another broker's segment: what lies before its last index entry was whole long ago."""
+        """Begin at the last index entry of another broker's segment: all before it is whole."""
         live.size = size
         last = live.offset_index().last()
         live.size = 0
@@ -432,7 +468,7 @@ class PartitionFollower:
             live.size, live.next_offset = last[1], found.base_offset
 
     def _extend(self, segment: Segment, tail: Tail | None) -> None:
-        """Let the live segment grow to the last whole valid batch."""
+        """Extend the live segment to the last whole valid batch."""
         try:
             with segment.open_log() as file:
                 size = file.size()
@@ -448,7 +484,7 @@ class PartitionFollower:
             self._seen = (-1, -1)
 
     def _replayed(self, end: int) -> ProducerState:
-        """Producer state as of ``end``, carried on from the last time it was asked for."""
+        """Return the producer state as of ``end``, continuing from the last call."""
         for _ in range(MAX_RELISTS):
             with suppress(FileNotFoundError):
                 return self._replayed_now(end)
@@ -457,16 +493,13 @@ class PartitionFollower:
         return self._replayed_now(end)
 
     def producer_entries(self) -> list[ProducerEntry]:
-        """The producers as of the end of the log."""
+        """Return the producers as of the end of the log."""
         with self._lock:
             return self._replayed(self.next_offset).to_entries()
 
     def _replayed_now(self, end: int) -> ProducerState:
         if self._producers is None:
-            # From before the live segment on: its own transaction index has no checksum to go by. And from
-            # before what may not be synced on: a power cut may have taken an index that told of something.
-            limit = self._segments[-1].base_offset if self._segments else 0
-            limit = min((each.base_offset for each in self._segments if each.unsynced), default=limit)
+            limit = self._unsynced.first_of(self._segments)
             self._producers = load_snapshot(
                 self.context, self.directory, self._snapshots, limit, expiration_ms=2**63 - 1
             )
@@ -496,13 +529,5 @@ class PartitionFollower:
         )
 
 
-def _is_torn(segment: Segment, *, ours: bool) -> bool:
-    """Whether a sealed log that was not synced lost its end in a power cut: recovery cuts the log there."""
-    try:
-        if segment.seal is not None or not ours:
-            return False
-        return segment.batches_end_offset() < (segment.next_offset or 0)
-    except CorruptionError:  # the seal speaks of another size
-        return True
-    except FileNotFoundError:
-        return False
+def _has(segments: Sequence[Segment], segment: Segment) -> bool:
+    return bool(segments) and segments[segment_index(segments, segment.base_offset)] is segment

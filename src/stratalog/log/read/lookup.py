@@ -45,7 +45,7 @@ MAX_HEADERS = 32
 
 
 def record_at(view: LogView, offset: int, isolation: Isolation = "read_uncommitted") -> Record | None:
-    """The record at exactly ``offset``, when it is there and readers may see it."""
+    """Return the record at exactly ``offset``, if it exists and readers may see it."""
     if offset >= view.end_offset(isolation):
         return None
     segments = view.segments()
@@ -69,7 +69,7 @@ def record_at(view: LogView, offset: int, isolation: Isolation = "read_uncommitt
 def records_at(
     view: LogView, offsets: Sequence[int], isolation: Isolation = "read_uncommitted"
 ) -> Iterator[Record]:
-    """The records at ``offsets`` in one pass over the log; the offsets rise and lie near each other."""
+    """Yield the records at ``offsets``, which rise and lie near each other, in one pass over the log."""
     end = min(offsets[-1] + 1, view.end_offset(isolation))
     aborted = view.aborted(offsets[0], end) if isolation == "read_committed" else []
     at = 0
@@ -96,7 +96,7 @@ def records_at(
 
 
 def read_one(view: LogView, offset: int, isolation: Isolation) -> Iterator[Record]:
-    """`record_at` as an iterator of one record or none."""
+    """Yield what `record_at` returns, if anything."""
     record = record_at(view, offset, isolation)
     if record is not None:
         yield record
@@ -111,7 +111,7 @@ def _decode(
 
 
 def _find(segment: Segment, offset: int) -> Chunk | None:
-    """Checked batches, one of which holds ``offset``; None when the general reader must look."""
+    """Return checked batches, one of which holds ``offset``; None when the general reader must look."""
     if not segment.contiguous or offset < segment.base_offset or segment.suffix:
         return None
     if not segment.is_active and segment.next_offset is not None and offset >= segment.next_offset:
@@ -141,7 +141,7 @@ def _find(segment: Segment, offset: int) -> Chunk | None:
 def _near(
     segment: Segment, file: File, offset: int, below: tuple[int, int] | None, until: int
 ) -> Chunk | None:
-    """Among small batches: everything from the entry below on, up to ``until``."""
+    """Read small batches: everything from the entry below on, up to ``until``."""
     position, expect = (0, segment.base_offset) if below is None else (below[1], None)
     data = file.pread(min(until, segment.size) - position, position)
     if below is not None:
@@ -160,7 +160,7 @@ def _near(
 
 
 def _walk(segment: Segment, file: File, offset: int, position: int, expect: int) -> Chunk | None:
-    """From header to header, beginning with the batch at ``position`` whose base offset is ``expect``."""
+    """Go from header to header, from the batch at ``position`` with base offset ``expect`` on."""
     for _ in range(MAX_HEADERS):
         found = batches.peek(file.pread(HEADER_SIZE, position))
         if found is None or found.base_offset != expect:
@@ -189,7 +189,7 @@ TOGETHER_RECORDS = 4096
 
 
 def key_offsets(segment: Segment, digest: int) -> Iterable[int]:
-    """Offsets in a segment that may hold a key with this hash, newest first."""
+    """Return the offsets in a segment that may hold a key with this hash, newest first."""
     if isinstance(segment, ActiveSegment) and segment.keys is not None:
         return segment.keys.newest_first(digest)
     if not segment.is_active:
@@ -200,7 +200,7 @@ def key_offsets(segment: Segment, digest: int) -> Iterable[int]:
 
 
 def _indexed(segment: Segment, digest: int) -> list[int] | None:
-    """By the `.keyindex`; None when there is none to trust."""
+    """Look the hash up in the `.keyindex`; None when there is no valid one."""
     try:
         with segment.open_keyindex() as file:
             reader = KeyIndexReader(file.pread, file.size())
@@ -216,7 +216,7 @@ def _indexed(segment: Segment, digest: int) -> list[int] | None:
 
 
 def _scanned(segment: Segment, digest: int) -> list[int]:
-    """By reading every key of the segment."""
+    """Read every key of the segment."""
     found: list[int] = []
     for chunk in read_chunks(segment, Start(0, None), first_size=FULL_CHUNK):
         hashes, offsets = batches.decode_keys(chunk.data, chunk.scan)
@@ -232,7 +232,11 @@ def _scanned(segment: Segment, digest: int) -> list[int]:
 def history_backwards(
     view: KeyedView, key: bytes, isolation: Isolation = "read_uncommitted"
 ) -> Iterator[Record]:
-    """Every record of a key, newest first. Equal hashes are not equal keys: the key on the record decides."""
+    """Yield every record of a key, newest first.
+
+    Segments below a record are not touched before it is yielded. Equal hashes are not equal keys: the key of
+    the record decides.
+    """
     view.refresh()
     digest = kernel.hash64(key)
     start = view.log_start_offset
@@ -273,10 +277,10 @@ def newest(view: KeyedView, key: bytes, isolation: Isolation = "read_uncommitted
 def _newest_first(
     view: LogView, segment: Segment, offsets: list[int], isolation: Isolation
 ) -> Iterator[Record]:
-    """The records at ``offsets`` of a segment, newest first like these.
+    """Yield the records at ``offsets`` of a segment, newest first as they are.
 
-    The first is read alone, because a lookup mostly wants no other. Then those that lie near each other are
-    read together, more and more at a time.
+    The first is read alone, because a lookup mostly needs no other. Then neighbours are read together, more
+    and more at a time.
     """
     records = max((segment.next_offset or 0) - segment.base_offset, 1)
     near = max(TOGETHER_BYTES * records // max(segment.size, 1), 1)

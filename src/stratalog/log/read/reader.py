@@ -39,7 +39,7 @@ _base_offset = attrgetter("base_offset")
 
 
 class LogView(Protocol):
-    """What readers need of a partition. Every method may be called from any thread."""
+    """A partition as readers need it. Every method may be called from any thread."""
 
     topic: str
     partition: int
@@ -49,29 +49,29 @@ class LogView(Protocol):
     def log_start_offset(self) -> int: ...
 
     def refresh(self) -> None:
-        """Look again: new segments, a new end. Free where the view is always current."""
+        """Look for new segments and a new end. Free where the view is always current."""
 
     def end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
-        """The first offset readers may not see: the high watermark, or the last stable offset."""
+        """Return the first offset readers may not see: the high watermark, or the last stable offset."""
 
     def segments(self) -> tuple[Segment, ...]:
-        """The segments in offset order, the active one last."""
+        """Return the segments in offset order, the active one last."""
 
     def replaced(self, segment: Segment) -> bool:
-        """True when the segment's file is no longer the one listed: another process cleaned or deleted it."""
+        """Return whether another process has cleaned or deleted the segment's file since it was listed."""
 
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
-        """Aborted transactions that overlap the offsets [start, end)."""
+        """Return the aborted transactions that overlap the offsets [start, end)."""
 
     def wait(self, offset: int, timeout_s: float, isolation: Isolation = "read_uncommitted") -> bool:
-        """Wait until everything below ``offset`` may be read; False on time-out."""
+        """Wait until everything below ``offset`` may be read; return False on time-out."""
 
 
 class KeyedView(LogView, Protocol):
     """A partition whose records can be found by key."""
 
     def keyed_end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
-        """The end offset, such that a lookup by key that begins now finds every key below it."""
+        """Return an end offset such that a lookup by key that begins now finds every key below it."""
 
 
 def check_isolation(isolation: str) -> Isolation:
@@ -83,7 +83,7 @@ def check_isolation(isolation: str) -> Isolation:
 
 
 def check_start(view: LogView, start: int, isolation: Isolation) -> None:
-    """Raise when ``start`` is outside the log; the end itself is inside (nothing to read yet)."""
+    """Raise OffsetOutOfRangeError if ``start`` is outside the log; the end itself is inside."""
     first, end = view.log_start_offset, view.end_offset("read_uncommitted")
     if not first <= start <= end:
         raise out_of_range(view, start, first, end)
@@ -92,25 +92,28 @@ def check_start(view: LogView, start: int, isolation: Isolation) -> None:
 def out_of_range(view: LogView, offset: int, first: int, end: int) -> OffsetOutOfRangeError:
     """Build the error for an offset outside [first, end]."""
     return OffsetOutOfRangeError(
-        f"{view.topic}-{view.partition}: offset {offset} is outside the log, which holds {first} to {end}"
-        " (the end is not included)",
+        f"{view.topic}-{view.partition}: offset {offset} is out of range: {_holds(first, end)}",
         offset=offset,
         first=first,
         end=end,
     )
 
 
-def check_not_passed(view: LogView, offset: int) -> None:
-    """Raise when the log start passed the position of a reader.
+def _holds(first: int, end: int) -> str:
+    return f"the log holds offsets {first}-{end - 1}" if first < end else f"the log is empty at offset {end}"
 
-    Call it after the segments were listed: they leave the list after the log start has moved.
+
+def check_not_passed(view: LogView, offset: int) -> None:
+    """Raise OffsetOutOfRangeError if the log start has passed the position of a reader.
+
+    Call it after listing segments: they leave the list after the log start has moved.
     """
     first = view.log_start_offset
     if first > offset:
         end = view.end_offset()
         raise OffsetOutOfRangeError(
             f"{view.topic}-{view.partition}: offsets {offset} to {first - 1} were deleted while they were"
-            f" being read; the log holds {first} to {end} (the end is not included): go on from {first}",
+            f" being read; {_holds(first, end)}: continue from {first}",
             offset=offset,
             first=first,
             end=end,
@@ -132,7 +135,7 @@ def segments_between(
 class Relists:
     """Bounds how often a read may start over because the file of a segment was gone.
 
-    A file may vanish once for each cleaning or deletion, and the view then lists others. One that is still
+    A file may vanish once for each cleaning or deletion, and the view then lists others. A file that is still
     listed and still gone after `MAX_RELISTS` tries without progress is missing: CorruptionError names it.
     """
 
@@ -144,7 +147,7 @@ class Relists:
         self._tries = 0
 
     def again(self, error: FileNotFoundError | CorruptionError, mark: int = 0) -> None:
-        """Refresh the view for another try; ``mark`` is where the read is, and must change now and then."""
+        """Refresh the view for another try; a changed ``mark``, the reader's position, counts as progress."""
         if mark != self._mark:
             self._mark, self._tries = mark, 0
         self._tries += 1
@@ -157,7 +160,7 @@ class Relists:
 
 
 class or_gone:  # noqa: N801 - reads as `with or_gone(…):`
-    """Around work on a segment: what looks like damage because it was replaced is FileNotFoundError."""
+    """Turn CorruptionError into FileNotFoundError for a segment that was replaced meanwhile."""
 
     __slots__ = ("_segment", "_view")
 
@@ -176,7 +179,7 @@ class or_gone:  # noqa: N801 - reads as `with or_gone(…):`
 
 
 def segment_index(segments: Sequence[Segment], offset: int) -> int:
-    """Index of the segment that would hold ``offset``: the last one that does not begin after it."""
+    """Return the index of the last segment that does not begin after ``offset``."""
     if segments[-1].base_offset <= offset:
         return len(segments) - 1
     return max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
@@ -192,12 +195,12 @@ def iter_chunks(
     skip_damaged: SkipDamaged = False,
     pass_deleted: bool = False,
 ) -> Iterator[tuple[Segment, Chunk, int]]:
-    """Checked chunks that hold the offsets [start, end), in order, each with the first offset not to take.
+    """Yield checked chunks that hold the offsets [start, end), each with the first offset not to take.
 
-    The first chunk may begin before ``start``. A segment is only read up to the base of the next one: while
-    a cleaned segment is being swapped in, old and new may both be in sight. Offsets that are missing between
-    two segments or at the end are damage (`gaps`), unless ``skip_damaged`` passes over them. Offsets that
-    are deleted meanwhile are an OffsetOutOfRangeError, unless ``pass_deleted`` passes over them.
+    The first chunk may begin before ``start``. A segment is only read up to the base of the next one: while a
+    cleaned segment is being swapped in, old and new may both be visible. Offsets missing between two segments
+    or at the end are damage (`gaps`), unless ``skip_damaged``. Offsets that are deleted meanwhile are an
+    OffsetOutOfRangeError, unless ``pass_deleted``.
     """
     offset, relists = start, Relists(view)
     while offset < end:
@@ -292,7 +295,7 @@ def _segment_chunks(
 
 
 def aborted_rows(scan: Scan, aborted: list[AbortedTxn]) -> frozenset[int] | None:
-    """Rows of a scan that belong to an aborted transaction; None when there are none to leave out."""
+    """Return the rows of a scan that belong to an aborted transaction; None when there are none."""
     if not aborted:
         return None
     rows = []
@@ -319,11 +322,11 @@ def read_records(
     skip_damaged: SkipDamaged = False,
     poll_timeout_s: float | None = None,
 ) -> Iterator[Record]:
-    """Records with offsets in [start, end), lazily. ``follow`` waits for more at the end of the log.
+    """Yield the records with offsets in [start, end). ``follow`` waits for more at the end of the log.
 
-    ``start`` None is the log's start, also when that moves before the first record is found.
-    ``skip_damaged`` goes on behind damage; a function is told each range that was skipped.
-    ``poll_timeout_s`` bounds the wait for the next record when following; None waits for ever.
+    ``start`` None is the log's start, also when that moves before the first record is found. ``skip_damaged``
+    goes on behind damage; a function gets each skipped range. ``poll_timeout_s`` bounds the wait for the next
+    record when following; None waits for ever.
     """
     view.refresh()
     offset = view.log_start_offset if start is None else start
