@@ -115,3 +115,82 @@ def test_the_store_opens_after_a_refused_number(tmp_path: Path) -> None:
         store.create_topic("t", partitions=1).append(b"x")
     with stratalog.open(tmp_path / "data", read_only=True) as store:
         assert [record.value for record in store.topic("t").read()] == [b"x"]
+
+
+NO_TEXT: tuple[object, ...] = (5, 1.5, True, b"t", [], {}, object())
+NO_BYTES: tuple[object, ...] = ("text", 5, 1.5, True, [b"k"], {}, object())
+NO_LIST: tuple[object, ...] = (5, 1.5, True, object())
+NO_MAPPING: tuple[object, ...] = (5, 1.5, "text", ["a"], object())
+NO_RECORDS: tuple[object, ...] = (5, [{}], [5], ["text"], [()], [None], [("text",)], [(b"v", 5)], object())
+NO_RECORDS += ([(b"v", b"k", 5)], [(b"v", b"k", [5])], [(b"v", b"k", (), "now")])
+NO_HEADERS: tuple[object, ...] = (5, [5], [("h",)], [(5, b"v")], [("h", "v")], object())
+NO_TIME: tuple[object, ...] = ("1", b"1", [1], {}, object())
+
+TYPES: dict[str, tuple[tuple[object, ...], Call]] = {
+    "topic name": (NO_TEXT, lambda store, bad: store.topic(bad)),
+    "create_topic name": (NO_TEXT, lambda store, bad: store.create_topic(bad)),
+    "create_topic config": (NO_MAPPING, lambda store, bad: store.create_topic("new", 1, bad)),
+    "add_partitions name": (NO_TEXT, lambda store, bad: store.add_partitions(bad, 3)),
+    "alter_topic name": (NO_TEXT, lambda store, bad: store.alter_topic(bad, {})),
+    "alter_topic changes": (NO_MAPPING, lambda store, bad: store.alter_topic("t", bad)),
+    "alter_topic append": (NO_MAPPING, lambda store, bad: store.alter_topic("t", append=bad)),
+    "alter_topic subtract": (NO_MAPPING, lambda store, bad: store.alter_topic("t", subtract=bad)),
+    "delete_topic name": (NO_TEXT, lambda store, bad: store.delete_topic(bad)),
+    "describe_topic name": (NO_TEXT, lambda store, bad: store.describe_topic(bad)),
+    "move_partition name": (NO_TEXT, lambda store, bad: store.move_partition(bad, 0, "/elsewhere")),
+    "move_partition log directory": (NO_TEXT, lambda store, bad: store.move_partition("t", 0, bad)),
+    "repair name": (NO_TEXT, lambda store, bad: store.repair(bad, 0, action="rebuild-indexes")),
+    "repair action": (NO_TEXT, lambda store, bad: store.repair("t", 0, action=bad)),
+    "repair action, tried": (NO_TEXT, lambda store, bad: store.repair("t", 0, action=bad, dry_run=True)),
+    "retain topic": (NO_TEXT, lambda store, bad: store.retain(bad)),
+    "compact topic": (NO_TEXT, lambda store, bad: store.compact(bad, 0)),
+    "archive topic": (NO_TEXT, lambda store, bad: store.archive(bad)),
+    "janitor topic": (NO_TEXT, lambda store, bad: store.janitor(bad)),
+    "take_over_archive topic": (NO_TEXT, lambda store, bad: store.take_over_archive(bad)),
+    "lend_compaction topic": (NO_TEXT, lambda store, bad: store.lend_compaction(bad, 0)),
+    "extend_loans tokens": ((*NO_LIST, [5], [[]]), lambda store, bad: store.extend_loans(bad)),
+    "take_in_compaction token": (NO_TEXT, lambda store, bad: store.take_in_compaction(bad, None)),
+    "take_in_compaction cleaned": (NO_LIST, lambda store, bad: store.take_in_compaction("x", bad)),
+    "erase topic": (NO_TEXT, lambda store, bad: store.erase(bad, [b"k"])),
+    "erase keys": ((*NO_LIST, ["k"], [[]], b"k", []), lambda store, bad: store.erase("t", bad)),
+    "erase reason": (NO_TEXT, lambda store, bad: store.erase("t", [b"k"], reason=bad)),
+    "commit_staged query": (NO_TEXT, lambda store, bad: store.commit_staged(bad, 0, [])),
+    "commit_staged batch": (NO_NUMBERS, lambda store, bad: store.commit_staged("q", bad, [])),
+    "commit_staged files": ((*NO_LIST, [5]), lambda store, bad: store.commit_staged("q", 0, bad)),
+    "allocate_producer_ids count": (NO_NUMBERS, lambda store, bad: store.allocate_producer_ids(bad)),
+    "append value": (NO_BYTES, lambda store, bad: store.topic("t").append(bad)),
+    "append value, keyed": (NO_BYTES, lambda store, bad: store.topic("t").append(bad, b"k")),
+    "append value of one": (NO_BYTES, lambda store, bad: store.topic("one").append(bad)),
+    "append key": (NO_BYTES, lambda store, bad: store.topic("t").append(b"v", bad)),
+    "append key, placed": (NO_BYTES, lambda store, bad: store.topic("t").append(b"v", bad, partition=0)),
+    "append key of one": (NO_BYTES, lambda store, bad: store.topic("one").append(b"v", bad)),
+    "append header": (NO_HEADERS, lambda store, bad: store.topic("t").append(b"v", headers=bad)),
+    "append_many record": (NO_RECORDS, lambda store, bad: store.topic("t").append_many(bad)),
+    "append_many record of one": (NO_RECORDS, lambda store, bad: store.topic("one").append_many(bad)),
+    "append_many record, placed": (
+        NO_RECORDS,
+        lambda store, bad: store.topic("t").append_many(bad, partition=0),
+    ),
+    "append_batches data": (NO_BYTES, lambda store, bad: store.topic("t").append_batches(0, bad)),
+    "read timeout_s": (NO_TIME, lambda store, bad: store.topic("t").read(0, follow=True, timeout_s=bad)),
+    "read isolation": (NO_TEXT, lambda store, bad: store.topic("t").read(0, isolation=bad)),
+    "scan partitions": ((*NO_LIST, "text"), lambda store, bad: store.topic("t").scan(bad)),
+    "scan columns": ((*NO_LIST, [5], [[]]), lambda store, bad: store.topic("t").scan(columns=bad)),
+    "get key": (NO_BYTES, lambda store, bad: store.topic("t").get(bad)),
+    "history key": (NO_BYTES, lambda store, bad: list(store.topic("t").history(bad))),
+    "when end": (NO_TEXT, lambda store, bad: store.topic("t").when(0, bad, 0)),
+}
+
+
+@pytest.mark.parametrize("what", TYPES)
+def test_a_value_of_a_wrong_type_is_refused(store: Store, what: str) -> None:
+    bad_values, call = TYPES[what]
+    name = what.split(",")[0].removesuffix(" of one").split(" ", 1)[1]
+    name = {"columns": "column", "partitions": "partitions?", "name": "(topic|name)"}.get(name, name)
+    for bad in bad_values:
+        with pytest.raises(errors.InvalidArgumentError, match=name):
+            call(store, bad)
+    assert store.topics() == ["one", "t"]
+    assert store.topic("t").partitions == 2
+    assert [record.value for record in store.topic("t").read()] == [b"x"]
+    assert store.topic("t").log_end_offset(1) == store.topic("one").log_end_offset() == 0

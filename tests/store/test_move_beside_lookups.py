@@ -121,3 +121,19 @@ def test_a_lookup_during_a_move_answers_as_ever(name: str) -> None:
             assert not fs.exists(f"{OLD}/t-0")
             assert look(topic) == wanted, at
     pytest.fail("it never ended")
+
+
+def test_the_numbers_of_the_lifecycle_hold_a_partition_that_moves() -> None:
+    for at in range(1, 200):
+        fs, store, _ = made()
+        with store:
+            wanted = store.lifecycle()
+            fs.at, fs.thread = at, threading.get_ident()
+            fs.move = partial(store.move_partition, "t", 0, NEW)
+            found, fs.at = store.lifecycle(), 0
+            assert [(each.topic, each.partition) for each in found] == [("t", 0)], at
+            assert found[0].states["sealed"].segments == wanted[0].states["sealed"].segments > 1, at
+            if fs.calls < at:
+                assert at > 1
+                return
+    pytest.fail("it never ended")

@@ -1,13 +1,17 @@
-"""Checks of the numbers that callers hand in. Touches nothing."""
+"""Checks of the arguments that callers hand in. Touches nothing."""
 
 from __future__ import annotations
 
 import operator
-from typing import Any
+import reprlib
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from stratalog.errors import InvalidArgumentError
 
 LARGEST = 2**63 - 1
+
+T = TypeVar("T")
 
 
 def check_number(name: str, value: Any, low: int = -LARGEST - 1, high: int = LARGEST) -> int:
@@ -29,3 +33,56 @@ def check_number(name: str, value: Any, low: int = -LARGEST - 1, high: int = LAR
 def check_optional(name: str, value: Any, low: int = -LARGEST - 1, high: int = LARGEST) -> int | None:
     """The same for a number that may be left out."""
     return None if value is None else check_number(name, value, low, high)
+
+
+def wrong_type(name: str, wanted: str, value: object) -> InvalidArgumentError:
+    """Build the error for an argument of a wrong type."""
+    return InvalidArgumentError(f"{name} is {wanted}, not {reprlib.repr(value)}")
+
+
+def check_text(name: str, value: Any) -> str:
+    """Return ``value`` if it is a string."""
+    if not isinstance(value, str):
+        raise wrong_type(name, "a string", value)
+    return value
+
+
+def check_bytes(name: str, value: Any) -> bytes:
+    """Return ``value`` if it is bytes."""
+    if not isinstance(value, bytes):
+        raise wrong_type(name, "bytes", value)
+    return value
+
+
+def check_seconds(name: str, value: Any) -> float | None:
+    """Return ``value`` if it is a number or None."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise wrong_type(name, "a number of seconds", value)
+    return value
+
+
+def check_mapping(name: str, value: Any) -> Mapping[str, Any]:
+    """Return ``value`` if it is a mapping, an empty one for None."""
+    if value is not None and not isinstance(value, Mapping):
+        raise wrong_type(name, "a mapping", value)
+    return value or {}
+
+
+def check_list(name: str, values: Any, wanted: str) -> list[Any]:
+    """Return the values as a list; a string, bytes or a mapping is not taken for one."""
+    try:
+        if isinstance(values, str | bytes | Mapping):
+            raise TypeError
+        iterator = iter(values)
+    except TypeError:
+        raise wrong_type(name, f"a list of {wanted}", values) from None
+    return list(iterator)
+
+
+def check_all(name: str, values: Any, kind: type[T], wanted: str) -> list[T]:
+    """Return the values as a list if each is a ``kind``; ``wanted`` names that in the error."""
+    found = check_list(name, values, wanted)
+    for each in found:
+        if not isinstance(each, kind):
+            raise wrong_type(name, f"a list of {wanted}", each)
+    return found

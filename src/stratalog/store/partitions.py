@@ -18,6 +18,7 @@ from stratalog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from stratalog.log.arguments import check_text
 from stratalog.log.check.repair import RepairReport
 from stratalog.log.context import LogContext
 from stratalog.log.read.follower import PartitionFollower
@@ -89,7 +90,7 @@ class Partitions:
     def entry(self, name: str) -> TopicEntry:
         """Return a topic by name; a read-only store looks at its directories again before it gives up."""
         self.check_open()
-        entry = self.registry.topic(name)
+        entry = self.registry.topic(check_text("topic", name))
         if entry is None and self.read_only:
             self.opening.load()
             entry = self.registry.topic(name)

@@ -42,7 +42,14 @@ from stratalog.format.journal import Entry, StagedFile
 from stratalog.format.metadata import id_to_text, new_id
 from stratalog.fs import FileSystem, HandleCache, RealFileSystem
 from stratalog.fs.contract import is_refusal
-from stratalog.log.arguments import check_number, check_optional
+from stratalog.log.arguments import (
+    check_all,
+    check_mapping,
+    check_number,
+    check_optional,
+    check_text,
+    wrong_type,
+)
 from stratalog.log.check.repair import RepairReport, check_action, repair_partition
 from stratalog.log.clean import CleanReport
 from stratalog.log.clean.remote_compaction import Cleaned, CleaningTask
@@ -237,7 +244,7 @@ class Store:
     ) -> Topic:
         """Create a topic; its partitions go to the log directories that hold the fewest."""
         self._check_writable()
-        entry = new_topic(name, partitions, config, self.config)
+        entry = new_topic(name, partitions, check_mapping("config", config), self.config)
         with self.partitions.changes.of(name):
             for known in self.partitions.entries:
                 if known == name:
@@ -255,7 +262,7 @@ class Store:
 
     def add_partitions(self, name: str, total: int) -> None:
         """Give a topic more partitions; keys may map to other partitions from then on, as in Kafka."""
-        self._check_writable()
+        self._check_writable(name)
         total = check_number("total", total, 1, MAX_PARTITIONS)
         with self.partitions.changes.of(name):
             entry = self.partitions.entry(name)
@@ -287,8 +294,9 @@ class Store:
         The operations are those of Kafka's IncrementalAlterConfigs: a value in ``changes`` sets, None deletes
         the override; ``append`` and ``subtract`` add elements to a list and remove them.
         """
-        self._check_writable()
-        changes, append, subtract = changes or {}, append or {}, subtract or {}
+        self._check_writable(name)
+        changes, append = check_mapping("changes", changes), check_mapping("append", append)
+        subtract = check_mapping("subtract", subtract)
         twice = changes.keys() & {*append, *subtract}
         if twice:
             raise ConfigError(f"{min(twice)} is given to more than one operation")
@@ -391,7 +399,7 @@ class Store:
         When it fails the partition goes on in its old place. When it is interrupted it goes on in one of the
         two; an interrupt that cuts that short too leaves it to the next operation.
         """
-        self._check_writable()
+        self._check_writable(name)
         partitions = self.partitions
         partition = check_number("partition", partition)
         with self.partitions.claims.claim((name, partition)), partitions.changes.of(name):
@@ -416,7 +424,8 @@ class Store:
 
         ``dry_run`` changes nothing, works on a read-only store and leaves the partition open.
         """
-        self._check(only_looks=dry_run)
+        self._check(only_looks=dry_run, topic=name)
+        check_action(action)
         partitions = self.partitions
         partition = check_number("partition", partition)
         if dry_run:
@@ -425,7 +434,6 @@ class Store:
         with self.partitions.claims.claim((name, partition)), partitions.changes.of(name):
             entry = partitions.entry(name)
             if partitions.is_missing(entry, partition):
-                check_action(action)
                 try:
                     return partitions.give_up(entry, partition, action)
                 finally:
@@ -458,7 +466,6 @@ class Store:
     def _try_repair(self, entry: TopicEntry, partition: int, action: str) -> RepairReport:
         """Tell what a repair would do, with handles of its own, beside whoever has the partition open."""
         partitions = self.partitions
-        check_action(action)
         check_partition(entry, partition)
         if partitions.is_missing(entry, partition):
             return partitions.opening.give_up(entry, partition, action=action, dry_run=True)
@@ -478,7 +485,7 @@ class Store:
 
         Every preview and trial run works on a read-only store too.
         """
-        self._check(only_looks=preview)
+        self._check(only_looks=preview, topic=topic)
         return self._lifecycle.run(Round(retain_steps, topic, preview=preview))
 
     def compact(
@@ -494,7 +501,7 @@ class Store:
 
         ``progress(what, done_bytes, total_bytes)`` is called now and then.
         """
-        self._check(only_looks=preview)
+        self._check(only_looks=preview, topic=topic)
         number = check_optional("partition", partition)
         return self._lifecycle.compact(topic, number, force=force, preview=preview, progress=progress)
 
@@ -505,18 +512,21 @@ class Store:
 
         Return the report of the round, the loan's token, and the task; None if nothing is due.
         """
-        self._check_writable()
+        self._check_writable(topic)
         partition, beside = check_number("partition", partition), check_number("beside", beside, 1)
         return self._lifecycle.loans.lend(topic, partition, force=force, beside=beside)
 
     def extend_loans(self, tokens: Sequence[str]) -> list[str]:
         """Extend the loans of a borrower that is alive; return those that are still valid."""
         self._check_writable()
-        return self._lifecycle.loans.extend(tokens)
+        return self._lifecycle.loans.extend(check_all("tokens", tokens, str, "strings"))
 
     def take_in_compaction(self, token: str, cleaned: Cleaned | None) -> CleanReport | None:
         """Swap in the outcome of a compaction that was lent; None gives the loan back."""
         self._check_writable()
+        check_text("token", token)
+        if cleaned is not None and not isinstance(cleaned, Cleaned):
+            raise wrong_type("cleaned", "the outcome of a compaction", cleaned)
         if cleaned is None:
             self._lifecycle.loans.give_back(token)
             return None
@@ -526,7 +536,7 @@ class Store:
         self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None
     ) -> LifecycleReport:
         """Copy sealed segments to the archive, and remove local copies whose time is up."""
-        self._check(only_looks=preview)
+        self._check(only_looks=preview, topic=topic)
         if not preview:
             self.partitions.archives.sweep()
         return self._lifecycle.run(Round(archive_plan, topic, preview=preview, progress=progress))
@@ -536,14 +546,14 @@ class Store:
 
         For a store that was rebuilt from its archive. Another store that wrote it before is fenced off.
         """
-        self._check_writable()
+        self._check_writable(topic)
         self._lifecycle.take_over_archive(topic)
 
     def janitor(
         self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None
     ) -> LifecycleReport:
         """One round of everything: what `open(janitor=True)` does by itself."""
-        self._check(only_looks=preview)
+        self._check(only_looks=preview, topic=topic)
         return self._lifecycle.run(Round(plan, topic, preview=preview, cleaning=True, progress=progress))
 
     def accept_clock(self) -> None:
@@ -565,10 +575,12 @@ class Store:
         What was done is written to an audit file; the report names clones that still hold the keys.
         """
         self._check(only_looks=dry_run)
+        erased = frozenset(check_all("keys", keys, bytes, "bytes"))
+        check_text("reason", reason)
         return erase(
             self._lifecycle,
             self.topic(topic),
-            frozenset(keys),
+            erased,
             reason=reason,
             dry_run=dry_run,
             progress=progress,
@@ -590,7 +602,8 @@ class Store:
     ) -> Committed:
         """Take staged files in as one commit, exactly once for each (query, batch); durable on return."""
         self._check_writable()
-        return self.journal.commit(Entry(query, batch, tuple(files), job), progress)
+        staged = check_all("files", files, StagedFile, "staged files")
+        return self.journal.commit(Entry(query, batch, tuple(staged), job), progress)
 
     # -- numbers ---------------------------------------------------------------------------------------
 
@@ -610,16 +623,21 @@ class Store:
 
     # -- end -------------------------------------------------------------------------------------------
 
-    def _check(self, *, only_looks: bool) -> None:
-        """Raise if the store is closed, or read-only and asked for a change; reload a read-only one."""
+    def _check(self, *, only_looks: bool, topic: object = None) -> None:
+        """Raise if the store is closed, or read-only and asked for a change; reload a read-only one.
+
+        ``topic`` must be a name, if it is given.
+        """
         self.partitions.check_open()
+        if topic is not None:
+            check_text("topic", topic)
         if self.read_only and not only_looks:
             raise ReadOnlyError("this store was opened with read_only=True; open it without to change it")
         if self.read_only:
             self.partitions.opening.load()
 
-    def _check_writable(self) -> None:
-        self._check(only_looks=False)
+    def _check_writable(self, topic: object = None) -> None:
+        self._check(only_looks=False, topic=topic)
 
     def close(self) -> None:
         """Sync everything, write the checkpoints and the clean-shutdown file, let the locks go.

@@ -18,7 +18,14 @@ from stratalog.errors import (
     UnknownTopicError,
 )
 from stratalog.format.metadata import id_to_text
-from stratalog.log.arguments import check_number, check_optional
+from stratalog.log.arguments import (
+    check_bytes,
+    check_list,
+    check_number,
+    check_optional,
+    check_seconds,
+    wrong_type,
+)
 from stratalog.log.read import list_offsets, lookup
 from stratalog.log.read.arrow_scan import ScanOptions, ScanRange, check_columns, scan_to_arrow
 from stratalog.log.read.fetch import Fetched, fetch
@@ -161,10 +168,15 @@ class Topic:
             count = len(self._views) or self.partitions
             if count == 1:
                 partition = 0
-            elif key is not None:
-                partition = kernel.partition_for_key(key, count)
             else:
-                partition = self._sticky_partition(count, 0 if value is None else len(value))
+                try:
+                    if key is not None:
+                        partition = kernel.partition_for_key(key, count)
+                    else:
+                        partition = self._sticky_partition(count, 0 if value is None else len(value))
+                except TypeError:
+                    name, bad = ("value", value) if key is None else ("key", key)
+                    raise wrong_type(name, "bytes or None", bad) from None
         elif type(partition) is not int:
             partition = check_number("partition", partition)
         writers = self._views
@@ -196,7 +208,7 @@ class Topic:
             partition = check_number("partition", partition)
         if type(records) is not list and is_arrow(records):
             return self._append_arrow(records, partition, sync)
-        rows = records if isinstance(records, list) else list(records)
+        rows = records if isinstance(records, list) else check_list("records", records, "records")
         if not rows:
             return []
         only = self._only
@@ -247,8 +259,9 @@ class Topic:
                     number = self._sticky_partition(count, 0 if value is None else len(value))
                 else:
                     number = kernel.partition_for_key(key, count)
-            except (TypeError, IndexError) as error:
-                raise InvalidRecordError(f"record {index}: {error}") from error
+            except (TypeError, LookupError) as error:
+                why = f"a {type(row).__name__} is not a Record" if isinstance(error, KeyError) else error
+                raise InvalidRecordError(f"record {index}: {why}") from error
             groups.setdefault(number, []).append(row)
         return groups
 
@@ -275,6 +288,8 @@ class Topic:
         A writable buffer is not copied: offsets are patched in it. Without ``wait`` this returns when the
         batches are written, however durable the settings want them.
         """
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise wrong_type("data", "bytes, a bytearray or a memoryview", data)
         return self._on(partition, produce.append_batches, data, sync=sync, origin=origin, wait=wait)
 
     def end_transaction(
@@ -349,7 +364,7 @@ class Topic:
         view = self._view(partition)
         level = check_isolation(isolation)
         view.refresh()
-        end = check_optional("end", end)
+        end, timeout_s = check_optional("end", end), check_seconds("timeout_s", timeout_s)
         if start is not None:
             start = check_number("start", start)
             check_start(view, start, level)
@@ -400,9 +415,11 @@ class Topic:
         level = check_isolation(isolation)
         since, until = check_optional("since", since), check_optional("until", until)
         threads = check_number("threads", threads, 0, MAX_SCAN_THREADS)
-        options = ScanOptions(check_columns(columns), since, until, level, threads)
+        names = None if columns is None else check_list("columns", columns, "names")
+        options = ScanOptions(check_columns(names), since, until, level, threads)
+        chosen = self._choose(None) if partitions is None else check_list("partitions", partitions, "numbers")
         ranges = []
-        for number in self._choose(None) if partitions is None else partitions:
+        for number in chosen:
             view = self._view(number)
             view.refresh()
             first, last = _bound("start", start, number), _bound("end", end, number)
@@ -426,7 +443,7 @@ class Topic:
 
         In more than one partition the newest by timestamp wins. Quick with ``key.index.enable``.
         """
-        level = check_isolation(isolation)
+        key, level = check_bytes("key", key), check_isolation(isolation)
         newest: Record | None = None
         for number in self._choose(partition):
             record = unmoved(self._partitions, self._view(number), lookup.newest, key, level)
@@ -438,7 +455,7 @@ class Topic:
         self, key: bytes, partition: int | None = None, *, isolation: str = "read_uncommitted"
     ) -> Iterator[Record]:
         """Every record of a key, in offset order, partition by partition."""
-        level = check_isolation(isolation)
+        key, level = check_bytes("key", key), check_isolation(isolation)
         for number in self._choose(partition):
             yield from reversed(list(lookup.history_backwards(self._steady(number), key, level)))
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stratalog.errors import FormatError, LogDirOfflineError, UnknownTopicError
@@ -20,6 +21,7 @@ from stratalog.log.policy.preview import Step
 from stratalog.log.segment.directory_state import list_files, view_of
 from stratalog.model import SegmentState
 from stratalog.store.lifecycle.planning import overdue
+from stratalog.store.moving import unmoved
 
 if TYPE_CHECKING:
     from stratalog.store.catalog import TopicEntry, View
@@ -174,8 +176,11 @@ def partition_numbers(lifecycle: Lifecycle) -> list[PartitionNumbers]:
     """The numbers of every partition that can be opened."""
     found = []
     for name in sorted(lifecycle.partitions.entries):
-        with suppress(UnknownTopicError, FileNotFoundError):  # deleted while we looked
-            found += [_numbers(lifecycle, entry, view) for entry, view in lifecycle.views(name)]
+        with suppress(UnknownTopicError):  # deleted meanwhile
+            for entry, view in lifecycle.views(name):
+                with suppress(FileNotFoundError):  # deleted meanwhile; one that moves is looked at again
+                    look = partial(_numbers, lifecycle, entry)
+                    found.append(unmoved(lifecycle.partitions, view, look))
     return found
 
 
