@@ -14,7 +14,7 @@ from stratalog.cli.copies import adopt, clone, export, graduate, import_, restor
 from stratalog.cli.lifecycle import archive, compact, erase, janitor, lifecycle, retain
 from stratalog.cli.read import read
 from stratalog.cli.segments import log_dirs, roll, segments
-from stratalog.cli.session import DataOption, DebugOption, set_global_data
+from stratalog.cli.session import DataOption, DebugOption, opt, set_global_data
 from stratalog.cli.topics import config
 
 PANELS: dict[str, dict[str, Any]] = {
@@ -92,14 +92,7 @@ def _show_version(wanted: bool) -> None:
 def stratalog(
     data: DataOption = None,
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            "-V",
-            callback=_show_version,
-            is_eager=True,
-            help="Show versions.",
-        ),
+        bool, opt("--version -V", "Show versions.", callback=_show_version, is_eager=True)
     ] = False,
     debug: DebugOption = False,
 ) -> None:

@@ -22,7 +22,7 @@ import typer
 
 from stratalog.cli.console import counted, note, progress
 from stratalog.cli.read import unescape
-from stratalog.cli.session import Session, TopicArgument, command
+from stratalog.cli.session import Session, TopicArgument, arg, command, opt
 from stratalog.config.units import parse_time
 from stratalog.errors import InvalidArgumentError, InvalidRecordError, StratalogError
 from stratalog.model import Header, Record
@@ -41,47 +41,29 @@ def append(
     session: Session,
     topic: TopicArgument,
     files: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[FILE]...", help="Input files; stdin when there are none, or for -."),
+        list[str] | None, arg("[FILE]...", "Input files; stdin when there are none, or for -.")
     ] = None,
     jsonl: Annotated[
-        bool,
-        typer.Option(
-            "--jsonl", help='One JSON object a line, as read --json prints: {"key": "k", "value": "v", …}.'
-        ),
+        bool, opt("--jsonl", 'One JSON object a line, as read --json prints: {"key": "k", "value": "v", …}.')
     ] = False,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="Each file is one record, instead of each line.")
-    ] = False,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
+    whole: Annotated[bool, opt("--whole", "Each file is one record, instead of each line.")] = False,
+    key: Annotated[str | None, opt("--key -k", "The key of every record.")] = None,
     key_delimiter: Annotated[
-        str | None,
-        typer.Option(
-            "--key-delimiter", "-K", metavar="TEXT", help="Each line is key TEXT value, e.g. ':' or '\\t'."
-        ),
+        str | None, opt("--key-delimiter -K TEXT", "Each line is key TEXT value, e.g. ':' or '\\t'.")
     ] = None,
     header: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--header", "-H", metavar="NAME=VALUE", help="A header for every record; may be repeated."
-        ),
+        list[str] | None, opt("--header -H NAME=VALUE", "A header for every record; may be repeated.")
     ] = None,
     partition: Annotated[
-        int | None,
-        typer.Option(
-            "--partition", "-p", min=0, metavar="N", help="The partition; else chosen by key as Kafka does."
-        ),
+        int | None, opt("--partition -p N", "The partition; else chosen by key as Kafka does.", min=0)
     ] = None,
     timestamp: Annotated[
-        str | None,
-        typer.Option(
-            "--timestamp", "-T", metavar="TIME", help="The time of every record: ISO, -10m or epoch ms."
-        ),
+        str | None, opt("--timestamp -T TIME", "The time of every record: ISO, -10m or epoch ms.")
     ] = None,
     null_empty: Annotated[
-        bool, typer.Option("--null-empty", "-Z", help="Empty keys and values are null (a tombstone).")
+        bool, opt("--null-empty -Z", "Empty keys and values are null (a tombstone).")
     ] = False,
-    sync: Annotated[bool, typer.Option("--sync", help="Wait until the records are on disk.")] = False,
+    sync: Annotated[bool, opt("--sync", "Wait until the records are on disk.")] = False,
 ) -> None:
     """Append records: one a line, one JSON object a line, or one a file."""
     if jsonl and (whole or key_delimiter is not None):

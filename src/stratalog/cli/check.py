@@ -18,6 +18,7 @@ from stratalog.cli.session import (
     TopicArgument,
     command,
     confirm,
+    opt,
 )
 from stratalog.config.units import format_bytes
 from stratalog.errors import FormatError, LogDirOfflineError
@@ -91,15 +92,14 @@ def repair(
     partition: PartitionOption = None,
     action: Annotated[
         Action | None,
-        typer.Option(
-            "--action",
-            "-a",
-            help="rebuild-indexes gives nothing up; drop-damaged leaves the damaged ranges out; truncate "
+        opt(
+            "--action -a",
+            "rebuild-indexes gives nothing up; drop-damaged leaves the damaged ranges out; truncate "
             "ends the log before the first of them. Without it damage is only reported.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only show what would be done.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before records are given up.")] = False,
+    dry_run: Annotated[bool, opt("--dry-run -n", "Only show what would be done.")] = False,
+    yes: Annotated[bool, opt("--yes -y", "Do not ask before records are given up.")] = False,
 ) -> None:
     """Repair a topic as --action tells, and list what was given up (exit code 5: damage is left).
 

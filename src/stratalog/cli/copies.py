@@ -15,7 +15,7 @@ import typer
 
 from stratalog.cli import guard
 from stratalog.cli.console import Table, note, progress
-from stratalog.cli.session import Session, TopicArgument, TopicsOption, command
+from stratalog.cli.session import Session, TopicArgument, TopicsOption, arg, command, opt
 from stratalog.cli.topics import ConfigOption, parse_settings
 from stratalog.config.units import format_bytes, format_time, parse_time
 from stratalog.errors import FormatError, InvalidArgumentError, TopicExistsError
@@ -25,22 +25,15 @@ if TYPE_CHECKING:
 
 _TO_OFFSET = re.compile(r"(?:(?P<topic>[^:=]+):(?P<partition>[0-9]{1,9})=)?(?P<offset>[0-9]{1,19})\Z")
 
-TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help="The directory of the new store.")]
+TargetArgument = Annotated[str, arg("TARGET", "The directory of the new store.")]
 KeepRetentionOption = Annotated[
     bool,
-    typer.Option(
-        "--keep-retention",
-        help="Keep retention.ms even if it would delete the copied records; else it is -1.",
-    ),
+    opt("--keep-retention", "Keep retention.ms even if it would delete the copied records; else it is -1."),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", "-n", help="Only show what would be done.")]
-NameOption = Annotated[
-    str | None,
-    typer.Option("--name", metavar="NAME", help="The topic's name here; else its own name."),
-]
+DryRunOption = Annotated[bool, opt("--dry-run -n", "Only show what would be done.")]
+NameOption = Annotated[str | None, opt("--name NAME", "The topic's name here; else its own name.")]
 KafkaDirs = Annotated[
-    list[str],
-    typer.Argument(metavar="KAFKA_DIR...", help="The log.dirs of the stopped Kafka broker, all of them."),
+    list[str], arg("KAFKA_DIR...", "The log.dirs of the stopped Kafka broker, all of them.")
 ]
 
 
@@ -69,33 +62,27 @@ def restore(
     session: Session,
     target: TargetArgument,
     to_time: Annotated[
-        str | None,
-        typer.Option(
-            "--to-time", metavar="TIME", help="As of this moment: 2026-01-01T12:00:00Z, -10m or epoch ms."
-        ),
+        str | None, opt("--to-time TIME", "As of this moment: 2026-01-01T12:00:00Z, -10m or epoch ms.")
     ] = None,
     to_offset: Annotated[
         list[str] | None,
-        typer.Option(
-            "--to-offset",
-            metavar="TOPIC:PARTITION=N",
-            help="Up to this offset, not included; as often as needed, the other partitions come whole. With "
-            "one partition in all, N alone.",
+        opt(
+            "--to-offset TOPIC:PARTITION=N",
+            "Up to this offset, not included; as often as needed, the other partitions come whole. "
+            "With one partition in all, N alone.",
         ),
     ] = None,
     from_archive: Annotated[
         str | None,
-        typer.Option(
-            "--archive",
-            metavar="URL",
-            help="From this archive alone, a directory or s3://…; the store it belonged to may be gone. All "
-            "of it unless a moment or offsets are given.",
+        opt(
+            "--archive URL",
+            "From this archive alone, a directory or s3://…; the store it belonged to may be gone. "
+            "All of it unless a moment or offsets are given.",
         ),
     ] = None,
     topics: TopicsOption = None,
     abort_open: Annotated[
-        bool,
-        typer.Option("--abort-open", help="End transactions that were open at that moment with an abort."),
+        bool, opt("--abort-open", "End transactions that were open at that moment with an abort.")
     ] = False,
     keep_retention: KeepRetentionOption = False,
 ) -> None:
@@ -204,8 +191,8 @@ def _only_partition(session: Session, text: str, topics: list[str] | None) -> tu
 def export(
     session: Session,
     topic: TopicArgument,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write; - is stdout.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    file: Annotated[str, arg("FILE", "The file to write; - is stdout.")],
+    force: Annotated[bool, opt("--force", "Replace FILE if it exists.")] = False,
 ) -> None:
     """Write a topic, records, indexes and settings, to one file with checksums."""
     from stratalog.store import copies
@@ -232,12 +219,12 @@ def export(
 @command
 def import_(
     session: Session,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A file that export made; - is stdin.")],
+    file: Annotated[str, arg("FILE", "A file that export made; - is stdin.")],
     name: NameOption = None,
     config: ConfigOption = None,
     keep_retention: KeepRetentionOption = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Only check the file to its last byte; no store is needed.")
+        bool, opt("--check", "Only check the file to its last byte; no store is needed.")
     ] = False,
 ) -> None:
     """Import an exported topic, and make the store if there is none. It appears whole or not at all."""
@@ -268,10 +255,7 @@ def graduate(
     kafka_log_dir: KafkaDirs,
     dry_run: DryRunOption = False,
     allow_retention: Annotated[
-        bool,
-        typer.Option(
-            "--allow-retention", help="Go on even if the topic's retention there would delete old records."
-        ),
+        bool, opt("--allow-retention", "Go on even if the topic's retention there would delete old records.")
     ] = False,
 ) -> None:
     """Hand a topic to a real Kafka broker: fill the directories that the broker made for it.

@@ -40,6 +40,7 @@ from stratalog.cli.session import (
     YesOption,
     command,
     confirm,
+    opt,
 )
 from stratalog.config.units import format_bytes, format_duration_ms, parse_duration_ms
 from stratalog.errors import InvalidArgumentError, StratalogError, UnknownTopicError
@@ -61,14 +62,9 @@ MOST_KEY_BYTES = 6 << 20
 """The keys of one command travel to the holder in one frame."""
 _MOST_NAMES = 10
 
-PreviewOption = Annotated[
-    bool, typer.Option("--preview", "-n", help="Only show what would be done, when and why.")
-]
+PreviewOption = Annotated[bool, opt("--preview -n", "Only show what would be done, when and why.")]
 AcceptClockOption = Annotated[
-    bool,
-    typer.Option(
-        "--accept-clock", help="Trust the wall clock: resume deletion that paused because the clock jumped."
-    ),
+    bool, opt("--accept-clock", "Trust the wall clock: resume deletion that paused because the clock jumped.")
 ]
 
 
@@ -100,9 +96,8 @@ def compact(
     preview: PreviewOption = False,
     force: Annotated[
         bool,
-        typer.Option(
-            "--force",
-            help="Compact everything that can be, due or not; only min.compaction.lag.ms still applies.",
+        opt(
+            "--force", "Compact everything that can be, due or not; only min.compaction.lag.ms still applies."
         ),
     ] = False,
 ) -> None:
@@ -119,13 +114,10 @@ def compact(
 @command
 def janitor(
     session: Session,
-    once: Annotated[bool, typer.Option("--once", help="One round; the default.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Round after round, until stopped.")] = False,
+    once: Annotated[bool, opt("--once", "One round; the default.")] = False,
+    watch: Annotated[bool, opt("--watch -w", "Round after round, until stopped.")] = False,
     every: Annotated[
-        str | None,
-        typer.Option(
-            "--every", "-e", metavar="TIME", help="With --watch: from one round to the next; 5m unless given."
-        ),
+        str | None, opt("--every -e TIME", "With --watch: from one round to the next; 5m unless given.")
     ] = None,
     topic: TopicOption = None,
     preview: PreviewOption = False,
@@ -424,16 +416,13 @@ def archive(
     session: Session,
     topic: TopicOption = None,
     preview: PreviewOption = False,
-    contents: Annotated[bool, typer.Option("--list", "-l", help="Only list what the archive holds.")] = False,
+    contents: Annotated[bool, opt("--list -l", "Only list what the archive holds.")] = False,
     verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Only read the whole archive back and check every byte (exit code 5)."),
+        bool, opt("--verify", "Only read the whole archive back and check every byte (exit code 5).")
     ] = False,
     take_over: Annotated[
         bool,
-        typer.Option(
-            "--take-over", help="First make this store the one that writes the archive of --topic, for good."
-        ),
+        opt("--take-over", "First make this store the one that writes the archive of --topic, for good."),
     ] = False,
 ) -> None:
     """Copy sealed segments to the archive, and remove local copies that have expired.
@@ -535,25 +524,14 @@ def _verified(session: Session, check: ArchiveCheck) -> None:
 def erase(
     session: Session,
     topic: TopicArgument,
-    key: Annotated[
-        list[str] | None,
-        typer.Option("--key", "-k", help="A key, as text; as often as needed."),
-    ] = None,
+    key: Annotated[list[str] | None, opt("--key -k", "A key, as text; as often as needed.")] = None,
     key_hex: Annotated[
-        list[str] | None,
-        typer.Option("--key-hex", metavar="HEX", help="A key in hexadecimal; as often as needed."),
+        list[str] | None, opt("--key-hex HEX", "A key in hexadecimal; as often as needed.")
     ] = None,
-    keys: Annotated[
-        str | None,
-        typer.Option("--keys", metavar="FILE", help="A file with one key a line; - is stdin."),
-    ] = None,
-    hexadecimal: Annotated[bool, typer.Option("--hex", help="The keys in FILE are hexadecimal.")] = False,
-    reason: Annotated[
-        str, typer.Option("--reason", "-r", metavar="TEXT", help="Why, for the audit file.")
-    ] = "",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Only count what would be erased, and where.")
-    ] = False,
+    keys: Annotated[str | None, opt("--keys FILE", "A file with one key a line; - is stdin.")] = None,
+    hexadecimal: Annotated[bool, opt("--hex", "The keys in FILE are hexadecimal.")] = False,
+    reason: Annotated[str, opt("--reason -r TEXT", "Why, for the audit file.")] = "",
+    dry_run: Annotated[bool, opt("--dry-run -n", "Only count what would be erased, and where.")] = False,
     yes: YesOption = False,
 ) -> None:
     """Remove every record of a key for good; no other record moves.

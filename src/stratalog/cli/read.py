@@ -36,7 +36,7 @@ import typer
 from stratalog.cli.check import damage_facts, lost_offsets
 from stratalog.cli.console import is_terminal
 from stratalog.cli.guard import ExitCode, complain
-from stratalog.cli.session import Session, TopicArgument, command
+from stratalog.cli.session import Session, TopicArgument, command, opt
 from stratalog.config.units import format_time, parse_time
 from stratalog.errors import InvalidArgumentError, NotFoundError, UnknownPartitionError
 from stratalog.model import LOG_APPEND_TIME, Record
@@ -64,47 +64,38 @@ def read(
     topic: TopicArgument,
     from_: Annotated[
         str | None,
-        typer.Option(
-            "--from",
-            "-o",
-            metavar="WHERE",
-            help="earliest, latest, an offset, -5 (the last five of each partition), -10m, an ISO time or "
+        opt(
+            "--from -o WHERE",
+            "earliest, latest, an offset, -5 (the last five of each partition), -10m, an ISO time or "
             "@epoch-ms. Default: earliest, or latest with --follow.",
         ),
     ] = None,
     to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="WHERE", help="Where to stop, itself not included. Default: the end."),
+        str | None, opt("--to WHERE", "Where to stop, itself not included. Default: the end.")
     ] = None,
     partition: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", min=0, metavar="N", help="Only this partition; may be repeated."),
+        list[int] | None, opt("--partition -p N", "Only this partition; may be repeated.", min=0)
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Only records with this key.")] = None,
-    last: Annotated[bool, typer.Option("--last", help="With --key: only its latest record.")] = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for new records; Ctrl-C ends it.")
-    ] = False,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=0, metavar="N", help="Stop after N records.")
-    ] = None,
+    key: Annotated[str | None, opt("--key -k", "Only records with this key.")] = None,
+    last: Annotated[bool, opt("--last", "With --key: only its latest record.")] = False,
+    follow: Annotated[bool, opt("--follow -f", "Wait for new records; Ctrl-C ends it.")] = False,
+    limit: Annotated[int | None, opt("--limit -n N", "Stop after N records.", min=0)] = None,
     format_: Annotated[
         str | None,
-        typer.Option(
-            "--format",
-            metavar="TEXT",
-            help="%s value, %k key, %o offset, %p partition, %t topic, %T timestamp, %h headers, %S and %K "
+        opt(
+            "--format TEXT",
+            "%s value, %k key, %o offset, %p partition, %t topic, %T timestamp, %h headers, %S and %K "
             "lengths, \\n \\t \\xNN.",
         ),
     ] = None,
     isolation: Annotated[
-        Isolation, typer.Option("--isolation", help="read_committed hides aborted and open transactions.")
+        Isolation, opt("--isolation", "read_committed hides aborted and open transactions.")
     ] = Isolation.READ_UNCOMMITTED,
     skip_damaged: Annotated[
         bool,
-        typer.Option(
+        opt(
             "--skip-damaged",
-            help="Skip damaged data instead of stopping there; skipped ranges are listed on stderr.",
+            "Skip damaged data instead of stopping there; skipped ranges are listed on stderr.",
         ),
     ] = False,
 ) -> None:

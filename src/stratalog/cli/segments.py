@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stratalog.cli.console import Table, counted
-from stratalog.cli.session import OptionalTopic, PartitionOption, Session, TopicArgument, command
+from stratalog.cli.session import OptionalTopic, PartitionOption, Session, TopicArgument, command, opt
 from stratalog.config.units import format_bytes, format_duration_ms, format_time
 from stratalog.model import SegmentInfo
 
@@ -19,9 +19,9 @@ def segments(
     topic: OptionalTopic = None,
     partition: PartitionOption = None,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Also deleted ones whose files are not removed yet.")
+        bool, opt("--all -a", "Also deleted ones whose files are not removed yet.")
     ] = False,
-    paths: Annotated[bool, typer.Option("--paths", help="Show each segment's file.")] = False,
+    paths: Annotated[bool, opt("--paths", "Show each segment's file.")] = False,
 ) -> None:
     """List every segment: state, offsets, time range, size.
 

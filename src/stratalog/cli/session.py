@@ -30,35 +30,45 @@ ENVIRONMENT = "STRATALOG_DATA"
 CONFIG_ENVIRONMENT = "STRATALOG_CONFIG"
 READ_ONLY_ENVIRONMENT = "STRATALOG_READ_ONLY"
 
+
+def opt(names: str, help: str, **more: Any) -> Any:
+    """Return an option for ``Annotated``: ``"--limit -n N"`` are its flags and what stands for its value."""
+    flags = [word for word in names.split() if word.startswith("-")]
+    metavar = [word for word in names.split() if not word.startswith("-")]
+    return typer.Option(*flags, metavar=metavar[0] if metavar else None, help=help, **more)
+
+
+def arg(metavar: str, help: str, **more: Any) -> Any:
+    """Return an argument for ``Annotated``."""
+    return typer.Argument(metavar=metavar, help=help, **more)
+
+
 DataOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--data",
-        metavar="DIR",
-        help=f"The store: its log directory; again for each further one. Else ${ENVIRONMENT}, split at ':'.",
+    opt(
+        "--data DIR",
+        f"The store: its log directory; again for each further one. Else ${ENVIRONMENT}, split at ':'.",
     ),
 ]
 StoreConfigOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--store-config",
-        "-S",
-        metavar="NAME=VALUE",
-        help="A setting of the store, as programs give it to open(): log.archive.url=s3://bucket/logs; as "
+    opt(
+        "--store-config -S NAME=VALUE",
+        "A setting of the store, as programs give it to open(): log.archive.url=s3://bucket/logs; as "
         f"often as needed, or ${CONFIG_ENVIRONMENT}, split at ';'. A program that holds the store has its "
         "own.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout instead of text.")]
+JsonOption = Annotated[bool, opt("--json", "JSON on stdout instead of text.")]
 ReadOnlyOption = Annotated[
     bool,
-    typer.Option(
+    opt(
         "--read-only",
-        help="Refuse to change a file, or to ask a running program to change one (exit code 7); or "
+        "Refuse to change a file, or to ask a running program to change one (exit code 7); or "
         f"${READ_ONLY_ENVIRONMENT}=1.",
     ),
 ]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+DebugOption = Annotated[bool, opt("--debug", "Show the traceback of an error.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,19 +200,11 @@ class Session:
 
 
 def option(
-    name: str,
-    kind: Any,
-    default: object,
-    help: str,
-    metavar: str | None = None,
-    *short: str,
-    flag: str = "",
-    **more: Any,
+    names: str, kind: Any, default: object, help: str, *, name: str = "", **more: Any
 ) -> inspect.Parameter:
-    """Return a parameter for `declare`: the option ``flag``, by default ``--name``."""
-    names = (flag or f"--{name.replace('_', '-')}", *short)
-    annotation = Annotated[kind, typer.Option(*names, metavar=metavar, help=help, **more)]
-    return parameter(name, annotation, default)
+    """Return an option as a parameter for `declare`, called ``name``, by default as its first flag."""
+    name = name or names.split()[0].partition("/")[0].strip("-").replace("-", "_")
+    return parameter(name, Annotated[kind, opt(names, help, **more)], default)
 
 
 def parameter(name: str, annotation: Any, default: object) -> inspect.Parameter:
@@ -295,27 +297,14 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
-TopicArgument = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topic)
-]
-OptionalTopic = Annotated[
-    str | None, typer.Argument(metavar="[TOPIC]", help="Only this topic.", autocompletion=complete_topic)
-]
+TopicArgument = Annotated[str, arg("TOPIC", "The topic.", autocompletion=complete_topic)]
+OptionalTopic = Annotated[str | None, arg("[TOPIC]", "Only this topic.", autocompletion=complete_topic)]
 TopicOption = Annotated[
-    str | None,
-    typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic.", autocompletion=complete_topic),
+    str | None, opt("--topic -t TOPIC", "Only this topic.", autocompletion=complete_topic)
 ]
 TopicsOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--topic",
-        "-t",
-        metavar="TOPIC",
-        help="Only this topic; as often as needed.",
-        autocompletion=complete_topic,
-    ),
+    opt("--topic -t TOPIC", "Only this topic; as often as needed.", autocompletion=complete_topic),
 ]
-PartitionOption = Annotated[
-    int | None, typer.Option("--partition", "-p", min=0, metavar="N", help="Only this partition.")
-]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+PartitionOption = Annotated[int | None, opt("--partition -p N", "Only this partition.", min=0)]
+YesOption = Annotated[bool, opt("--yes -y", "Do not ask.")]

@@ -14,9 +14,11 @@ from stratalog.cli.session import (
     Session,
     TopicArgument,
     YesOption,
+    arg,
     command,
     complete_topic,
     confirm,
+    opt,
     parse_pairs,
 )
 from stratalog.config import (
@@ -47,11 +49,9 @@ def complete_setting(incomplete: str) -> list[str]:
 
 ConfigOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--config",
-        "-c",
-        metavar="NAME=VALUE",
-        help="A setting, such as segment.bytes=64MiB or retention.ms=7d; as often as needed.",
+    opt(
+        "--config -c NAME=VALUE",
+        "A setting, such as segment.bytes=64MiB or retention.ms=7d; as often as needed.",
         autocompletion=complete_setting,
     ),
 ]
@@ -71,9 +71,9 @@ class ProfileName(enum.StrEnum):
 
 ProfileOption = Annotated[
     ProfileName | None,
-    typer.Option(
+    opt(
         "--profile",
-        help=f"Segment size and rolling for a kind of topic: {PROFILE_HELP}. Settings of --config win.",
+        f"Segment size and rolling for a kind of topic: {PROFILE_HELP}. Settings of --config win.",
     ),
 ]
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, move and delete topics.")
@@ -97,15 +97,11 @@ def parse_settings(pairs: list[str] | None) -> dict[str, str]:
 @command
 def create(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")],
-    partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, metavar="N", help="How many partitions.")
-    ] = None,
+    name: Annotated[str, arg("NAME", "The topic's name.")],
+    partitions: Annotated[int | None, opt("--partitions -p N", "How many partitions.", min=1)] = None,
     profile: ProfileOption = None,
     config: ConfigOption = None,
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Succeed if the topic already exists.")
-    ] = False,
+    if_not_exists: Annotated[bool, opt("--if-not-exists", "Succeed if the topic already exists.")] = False,
 ) -> None:
     """Make a topic, and the store too if there is none."""
     settings = with_profile_name(parse_settings(config), profile)
@@ -182,14 +178,10 @@ def alter(
     profile: ProfileOption = None,
     config: ConfigOption = None,
     unset: Annotated[
-        list[str] | None,
-        typer.Option("--unset", metavar="NAME", help="Back to the default; as often as needed."),
+        list[str] | None, opt("--unset NAME", "Back to the default; as often as needed.")
     ] = None,
     partitions: Annotated[
-        int | None,
-        typer.Option(
-            "--partitions", "-p", min=1, metavar="N", help="This many in all; keys may move to other ones."
-        ),
+        int | None, opt("--partitions -p N", "This many in all; keys may move to other ones.", min=1)
     ] = None,
 ) -> None:
     """Change a topic's settings, or give it more partitions."""
@@ -219,8 +211,8 @@ def alter(
 def move(
     session: Session,
     topic: TopicArgument,
-    partition: Annotated[int, typer.Option("--partition", "-p", min=0, metavar="N", help="The partition.")],
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The log directory it moves to.")],
+    partition: Annotated[int, opt("--partition -p N", "The partition.", min=0)],
+    to: Annotated[str, opt("--to DIR", "The log directory it moves to.")],
 ) -> None:
     """Move a partition to another log directory of the store."""
     with session.change() as client:
@@ -233,11 +225,9 @@ def move(
 @command
 def delete(
     session: Session,
-    topics: Annotated[
-        list[str], typer.Argument(metavar="TOPIC...", help="The topics.", autocompletion=complete_topic)
-    ],
+    topics: Annotated[list[str], arg("TOPIC...", "The topics.", autocompletion=complete_topic)],
     yes: YesOption = False,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed if it does not exist.")] = False,
+    if_exists: Annotated[bool, opt("--if-exists", "Succeed if it does not exist.")] = False,
 ) -> None:
     """Delete topics and all their records."""
     confirm(f"Delete {', '.join(topics)} and every record in it?", yes)
@@ -288,13 +278,10 @@ def _facts(topic: Topic) -> dict[str, Any]:
 def config(
     session: Session,
     topic: OptionalTopic = None,
-    find: Annotated[
-        str | None,
-        typer.Option("--find", "-f", metavar="TEXT", help="Only settings with TEXT in their name."),
-    ] = None,
-    docs: Annotated[bool, typer.Option("--docs", "-d", help="Explain each setting.")] = False,
+    find: Annotated[str | None, opt("--find -f TEXT", "Only settings with TEXT in their name.")] = None,
+    docs: Annotated[bool, opt("--docs -d", "Explain each setting.")] = False,
     changed: Annotated[
-        bool, typer.Option("--changed", help="With a topic: only settings that differ from the default.")
+        bool, opt("--changed", "With a topic: only settings that differ from the default.")
     ] = False,
 ) -> None:
     """List every setting, or show the settings in force for a topic and where they come from.

@@ -1,7 +1,7 @@
-"""What the demonstration shows: colours, a progress bar and boxes on a terminal, plain lines elsewhere.
+"""The demonstration's output: colours, a progress bar and boxes on a terminal, plain lines elsewhere.
 
-Everything goes to one console; with ``--json`` that console is silent and only the facts are printed.
-Colour follows the terminal and ``NO_COLOR``.
+With ``--json`` the console is silent and only the facts are printed. Colour follows the terminal and
+``NO_COLOR``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SEGMENT_LINE = "  {:>9}  {:>12}  {:>12}  {:<8}  {:<19}  {:<19}  {:>9}"
 
 @dataclass(slots=True)
 class Check:
-    """One thing that must hold, and the words that say what was seen."""
+    """One thing that must hold, and a text with what was seen."""
 
     name: str
     passed: bool
@@ -34,10 +34,12 @@ class Check:
 
 @dataclass(slots=True)
 class Screen:
-    """Where the demonstration talks, and the list of its checks."""
+    """The console, the checks and the rows of the summary."""
 
     silent: bool = False
     checks: list[Check] = field(default_factory=list)
+    rows: list[tuple[str, str, str]] = field(default_factory=list)
+    """The summary: what, a figure, and details."""
     console: Console = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,14 +63,14 @@ class Screen:
         self.console.print(Text(f"  {text}", style=style))
 
     def check(self, name: str, passed: bool, detail: str) -> None:
-        """Shows a check and remembers it."""
+        """Show a check and keep it."""
         self.checks.append(Check(name, passed, detail))
         mark = ("✓ ", "green") if passed else ("✗ ", "bold red")
         self.console.print(Text.assemble("  ", mark, (detail, "" if passed else "bold red")))
 
     @contextlib.contextmanager
     def progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A bar while something long runs, on a terminal; gives a function of how much is done."""
+        """Show a bar on a terminal; yield a function of how much is done."""
         if not self.console.is_terminal:
             yield lambda done: None
             return
@@ -88,7 +90,7 @@ class Screen:
         self.console.print(Text(SEGMENT_LINE.format(*names).rstrip(), style="bold"))
 
     def segment(self, info: SegmentInfo) -> None:
-        """One segment as a row of a table that grows while segments appear."""
+        """Print a segment as a row of a table that grows while segments appear."""
         row = SEGMENT_LINE.format(
             info.partition,
             f"{info.base_offset:,}",
@@ -100,15 +102,19 @@ class Screen:
         )
         self.console.print(Text(row.rstrip(), style="green" if info.state == "active" else ""))
 
-    def summary(self, rows: list[tuple[str, str, str]], elapsed_s: float, closing: list[str]) -> None:
-        """The end: what was done, how fast, and whether every check held."""
+    def row(self, name: str, figure: str, detail: str) -> None:
+        """Add a row to the summary."""
+        self.rows.append((name, figure, detail))
+
+    def summary(self, elapsed_s: float, closing: list[str]) -> None:
+        """Print what was done, how fast, and whether every check held."""
         passed = len(self.checks) - len(self.failed)
         verdict = f"{passed} of {len(self.checks)} checks passed in {elapsed_s:.1f} s"
         self.console.print()
         if self.console.is_terminal:
-            self._boxed(rows, verdict)
+            self._boxed(verdict)
         else:
-            for name, figure, detail in rows:
+            for name, figure, detail in self.rows:
                 self.console.print(f"{name:<20}{figure:>12}   {detail}")
             self.console.print(verdict)
         for check in self.failed:
@@ -116,12 +122,12 @@ class Screen:
         for line in closing:
             self.console.print(Text(line, style="dim"))
 
-    def _boxed(self, rows: list[tuple[str, str, str]], verdict: str) -> None:
+    def _boxed(self, verdict: str) -> None:
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(justify="right", style="cyan", no_wrap=True)
         table.add_column(style="dim")
-        for row in rows:
+        for row in self.rows:
             table.add_row(*row)
         style = "red" if self.failed else "green"
         title = Text(verdict, style=f"bold {style}")

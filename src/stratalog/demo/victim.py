@@ -1,7 +1,7 @@
-"""The process that the demonstration kills: it appends, and says after each batch what was acknowledged.
+"""The process that the demonstration kills: it appends, and prints after each batch what was acknowledged.
 
 A line on stdout is an acknowledgement: it is written only after `append_many` has returned. The parent kills
-this process with SIGKILL, so nothing here gets to tidy up; what was acknowledged must be there all the same.
+this process with SIGKILL, so nothing is cleaned up; acknowledged records must survive.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AHEAD = 40
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What the killed process had been told is safe."""
+    """What had been acknowledged to the killed process."""
 
     events: int
     """So many events from the first on."""
@@ -50,18 +50,11 @@ def append_until_killed(path: str, topic: str, events: Events) -> None:
 
 def kill_one(path: str, topic: str, events: Events, after_events: int) -> Acknowledged:
     """Start a process that appends, and kill it as soon as ``after_events`` are acknowledged."""
-    command = [
-        sys.executable,
-        "-m",
-        "stratalog.demo.victim",
-        path,
-        topic,
-        str(events.count),
-        str(events.end_ms),
-    ]
+    command = [sys.executable, "-m", "stratalog.demo.victim", path, topic]
+    command += [str(events.count), str(events.end_ms)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
-        # Should the child hang, the demonstration ends with a failed check and not with a blank stare.
+        # If the child hangs, the demonstration ends with a failed check.
         timer = threading.Timer(60, child.kill)
         timer.start()
         acknowledged, ends, killed = 0, dict[int, int](), False
@@ -73,7 +66,7 @@ def kill_one(path: str, topic: str, events: Events, after_events: int) -> Acknow
                     partition, end = part.split(":")
                     ends[int(partition)] = int(end)
                 if acknowledged >= after_events and not killed:
-                    # At any moment of its next batches. What it said before it died is read to the end.
+                    # At any moment of its next batches. Its output is then read to the end.
                     time.sleep(random.random() / 100)
                     child.send_signal(signal.SIGKILL)
                     killed = True

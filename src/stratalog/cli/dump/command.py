@@ -44,22 +44,22 @@ _BASE_OFFSET = re.compile(r"[0-9]{1,19}|[0-9]{20}", re.ASCII)
 
 
 _FLAGS = {
-    "print_data_log": "Print keys and payloads. Any decoder implies it.",
-    "deep_iteration": "Look into batches. --print-data-log implies it.",
-    "verify_index_only": "Verify indexes against their log, print no entries.",
-    "index_sanity_check": "Only the check a broker makes of an index at startup.",
-    "skip_record_metadata": "Of records, print only keys and payloads.",
-    "offsets_decoder": "Show records of __consumer_offsets as JSON.",
-    "transaction_log_decoder": "Show records of __transaction_state as JSON.",
-    "cluster_metadata_decoder": "Show records of __cluster_metadata as JSON.",
-    "share_group_state_decoder": "Show records of __share_group_state as JSON.",
-    "remote_log_metadata_decoder": "Not supported: refused with an error.",
-    "json": "One JSON object a line.",
-    "read_only": "Accepted for scripts: dump never writes.",
+    "--print-data-log": "Print keys and payloads. Any decoder implies it.",
+    "--deep-iteration": "Look into batches. --print-data-log implies it.",
+    "--verify-index-only": "Verify indexes against their log, print no entries.",
+    "--index-sanity-check": "Only the check a broker makes of an index at startup.",
+    "--skip-record-metadata": "Of records, print only keys and payloads.",
+    "--offsets-decoder": "Show records of __consumer_offsets as JSON.",
+    "--transaction-log-decoder": "Show records of __transaction_state as JSON.",
+    "--cluster-metadata-decoder": "Show records of __cluster_metadata as JSON.",
+    "--share-group-state-decoder": "Show records of __share_group_state as JSON.",
+    "--remote-log-metadata-decoder": "Not supported: refused with an error.",
+    "--json": "One JSON object a line.",
+    "--read-only": "Accepted for scripts: dump never writes.",
 }
 _SIZES = {
-    "max_message_size": (DEFAULT_MAX_MESSAGE_SIZE, "Size of the largest batch, in bytes."),
-    "max_bytes": (MAX_INT, "Read only this much of each log."),
+    "--max-message-size": (DEFAULT_MAX_MESSAGE_SIZE, "Size of the largest batch, in bytes."),
+    "--max-bytes": (MAX_INT, "Read only this much of each log."),
 }
 
 
@@ -97,7 +97,7 @@ declare(
     dump_command,
     [
         parameter("paths", Annotated[list[str] | None, _PATHS], None),
-        option("files", list[str] | None, None, "The same, with commas.", "FILE,..."),
+        option("--files FILE,...", list[str] | None, None, "The same, with commas."),
         *(option(name, bool, False, text) for name, text in _FLAGS.items()),
         *(option(name, int, size, text, min=0, max=MAX_INT) for name, (size, text) in _SIZES.items()),
     ],

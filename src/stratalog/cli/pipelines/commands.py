@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from stratalog.spark.pipelines import PipelineResult
 
 
-def _text(name: str, metavar: str, help: str, *short: str, **more: Any) -> inspect.Parameter:
-    return option(name, str | None, more.pop("default", None), help, metavar, *short, **more)
+def _text(names: str, help: str, default: str | None = None, **more: Any) -> inspect.Parameter:
+    return option(names, str | None, default, help, **more)
 
 
-def _many(name: str, metavar: str, help: str, *short: str, **more: Any) -> inspect.Parameter:
-    return option(name, list[str] | None, None, help, metavar, *short, **more)
+def _many(names: str, help: str, **more: Any) -> inspect.Parameter:
+    return option(names, list[str] | None, None, help, **more)
 
 
-def _number(name: str, help: str, least: int | None = 1, **more: Any) -> inspect.Parameter:
-    return option(name, int | None, more.pop("default", None), help, "N", min=least, **more)
+def _number(name: str, help: str, least: int | None = 1, default: int | None = None) -> inspect.Parameter:
+    return option(f"{name} N", int | None, default, help, min=least)
 
 
-def _flag(name: str, help: str, *short: str, **more: Any) -> inspect.Parameter:
-    return option(name, bool, more.pop("default", False), help, None, *short, **more)
+def _flag(names: str, help: str, default: bool = False) -> inspect.Parameter:
+    return option(names, bool, default, help)
 
 
 def _argument(name: str, metavar: str, help: str, kind: Any = str) -> inspect.Parameter:
@@ -56,10 +56,10 @@ def _isolation(read_uncommitted: bool) -> str:
 TOPIC = parameter("topic", TopicArgument, inspect.Parameter.empty)
 TOPICS = parameter("topics", TopicsOption, None)
 PARTITION = parameter("partition", PartitionOption, None)
-UNTIL = _text("until", "TIME", "Records before this time.")
-UNCOMMITTED = _flag("read_uncommitted", "Also records of open and aborted transactions.")
-DATA_LOSS = _flag("allow_data_loss", "Go on where offsets left the log before they were read.")
-MAKE_TOPIC = _number("partitions", "Make the topic with so many partitions if it is missing.")
+UNTIL = _text("--until TIME", "Records before this time.")
+UNCOMMITTED = _flag("--read-uncommitted", "Also records of open and aborted transactions.")
+DATA_LOSS = _flag("--allow-data-loss", "Go on where offsets left the log before they were read.")
+MAKE_TOPIC = _number("--partitions", "Make the topic with so many partitions if it is missing.")
 
 
 @pipeline_command(
@@ -70,67 +70,50 @@ MAKE_TOPIC = _number("partitions", "Make the topic with so many partitions if it
         "Files, patterns or directories; also s3a://… and everything else Spark reads.",
         list[str],
     ),
-    _text("format", "KIND", "json (an object a line), csv or parquet; by the files' names by default.", "-f"),
+    _text("--format -f KIND", "json (an object a line), csv or parquet; by the files' names by default."),
     _text(
-        "schema",
-        "COLUMNS",
+        "--schema COLUMNS",
         "The columns: 'id bigint, at timestamp'; inferred for JSON, all text for CSV unless given.",
     ),
     _many(
-        "options",
-        "NAME=VALUE",
+        "--option -o NAME=VALUE",
         "An option of Spark's reader: sep=';', multiLine=true; as often as needed.",
-        "-o",
-        flag="--option",
+        name="options",
     ),
-    _text("key", "SQL", "The key, from the columns.", "-k"),
-    _text("value", "SQL", "The value; the line as it is, or the row as JSON, unless given."),
+    _text("--key -k SQL", "The key, from the columns."),
+    _text("--value SQL", "The value; the line as it is, or the row as JSON, unless given."),
     _text(
-        "timestamp",
-        "SQL",
+        "--timestamp -T SQL",
         "The timestamp: a time, ISO text or epoch milliseconds; the current time unless given.",
-        "-T",
     ),
-    _many(
-        "headers",
-        "NAME=SQL",
-        "A header; as often as needed. _file is the file's name.",
-        "-H",
-        flag="--header",
-    ),
+    _many("--header -H NAME=SQL", "A header; as often as needed. _file is the file's name.", name="headers"),
     _text(
-        "partition",
-        "SQL",
+        "--partition -p SQL",
         "The partition; by the key as the Java client does unless given, or where it is null.",
-        "-p",
     ),
     _many(
-        "allow_null",
-        "KEY|VALUE",
+        "--allow-null KEY|VALUE",
         "Take rows whose key, or value (tombstones), is null; else they are dead letters.",
     ),
     MAKE_TOPIC,
     _text(
-        "dead_letter_topic",
-        "TOPIC",
+        "--dead-letters TOPIC",
         "Where unreadable rows go; TOPIC.dead-letters unless given.",
-        flag="--dead-letters",
+        name="dead_letter_topic",
     ),
-    _number("max_dead_letters", "With more of them in a batch of files, fail and ingest nothing of it.", 0),
-    _text("name", "NAME", "Ingest the same files into the same topic once more, under another name."),
+    _number("--max-dead-letters", "With more of them in a batch of files, fail and ingest nothing of it.", 0),
+    _text("--name NAME", "Ingest the same files into the same topic once more, under another name."),
     _text(
-        "changed",
-        "HOW",
+        "--changed HOW",
         "Ingested files that have changed since: report (exit 1), ingest again, or skip.",
         default="report",
     ),
     _flag(
-        "ordered",
+        "--ordered/--unordered",
         "In the order of the files' names; without it small files go faster.",
-        flag="--ordered/--unordered",
         default=True,
     ),
-    _text("batch_size", "SIZE", "As much of the files in a commit.", default="1GiB"),
+    _text("--batch-size SIZE", "As much of the files in a commit.", default="1GiB"),
 )
 def ingest(
     run: Run,
@@ -161,39 +144,35 @@ def ingest(
     ),
     TOPICS,
     _text(
-        "since",
-        "TIME",
+        "--since TIME",
         "Records from this time on: ISO, -10m or epoch ms. For the first export of a topic (later runs go "
         "on where it ended), and for --replace.",
     ),
     UNTIL,
-    _flag("replace", "Write the dates from --since to --until again, as the log has them now."),
+    _flag("--replace", "Write the dates from --since to --until again, as the log has them now."),
     _text(
-        "schema",
-        "DDL",
+        "--schema DDL",
         "Values are JSON with these fields, which become columns: 'id BIGINT, name STRING'. Values that "
         "cannot be decoded go to TOPIC.dead-letters.",
     ),
-    _flag("keep_value", "With --schema: keep the value itself beside its columns."),
+    _flag("--keep-value", "With --schema: keep the value itself beside its columns."),
     _many(
-        "dead_letters_path",
-        "DIR",
+        "--dead-letters DIR",
         "The store whose topics take the dead letters; --data unless given.",
-        flag="--dead-letters",
+        name="dead_letters_path",
     ),
-    _text("table", "KIND", "delta, iceberg, or parquet: plain files.", default="delta"),
-    _text("table_name", "NAMESPACE.TABLE", "The Iceberg table.", default="stratalog.records"),
+    _text("--table KIND", "delta, iceberg, or parquet: plain files.", default="delta"),
+    _text("--table-name NAMESPACE.TABLE", "The Iceberg table.", default="stratalog.records"),
     _many(
-        "catalog",
-        "NAME=VALUE",
+        "--catalog NAME=VALUE",
         "A property of the Iceberg catalog: type=rest, uri=http://…; as often as needed. Without any, the "
         "catalog is an SQLite file in OUTPUT.",
     ),
-    _flag("include_active", "Also the active segments, up to the last record readers see."),
+    _flag("--include-active", "Also the active segments, up to the last record readers see."),
     UNCOMMITTED,
     DATA_LOSS,
-    _flag("merge", "Compact the Delta table, and remove files that no version within its retention needs."),
-    _text("compression", "CODEC", "zstd, snappy, gzip, lz4 or none.", default="zstd"),
+    _flag("--merge", "Compact the Delta table, and remove files that no version within its retention needs."),
+    _text("--compression CODEC", "zstd, snappy, gzip, lz4 or none.", default="zstd"),
 )
 def export(
     run: Run, *, catalog: list[str] | None, read_uncommitted: bool, allow_data_loss: bool, **rest: Any
@@ -211,8 +190,8 @@ def export(
 @pipeline_command(
     TOPICS,
     PARTITION,
-    _flag("force", "Compact everything that can be, due or not: no ratio, no pause in between."),
-    _flag("preview", "Only show what would be compacted.", "-n"),
+    _flag("--force", "Compact everything that can be, due or not: no ratio, no pause in between."),
+    _flag("--preview -n", "Only show what would be compacted."),
 )
 def compact(run: Run, **options: Any) -> None:
     """Compact topics on Spark's executors, partitions side by side: the same files as `stratalog compact`."""
@@ -238,14 +217,13 @@ def _show_compact(result: PipelineResult) -> None:
     TOPIC,
     _argument("output", "OUTPUT", "Where the table goes: a directory, s3://, gs://, az://."),
     _many(
-        "as_of_offset",
-        "[P:]OFFSET",
+        "--as-of-offset [P:]OFFSET",
         "The first offset not to take; with its partition where there are several: 2:1500.",
     ),
-    _text("as_of_time", "TIME", "As of then: an ISO time, epoch ms, -10m, now."),
-    _flag("full", "Make the table again from all of the log."),
+    _text("--as-of-time TIME", "As of then: an ISO time, epoch ms, -10m, now."),
+    _flag("--full", "Make the table again from all of the log."),
     UNCOMMITTED,
-    _flag("headers", "A column with the records' headers."),
+    _flag("--headers", "A column with the records' headers."),
     DATA_LOSS,
 )
 def materialize(
@@ -301,46 +279,35 @@ def _damage(facts: dict[str, object]) -> Damage:
 @pipeline_command(
     _argument("into", "INTO", "The topic the records go to."),
     TOPICS,
-    _text("parquet", "DIR", "From Parquet, as export writes it, instead of from the log."),
+    _text("--parquet DIR", "From Parquet, as export writes it, instead of from the log."),
     _many(
-        "to_path",
-        "DIR",
+        "--to DIR",
         "The store they go to; again for each further log directory. --data unless given.",
-        flag="--to",
+        name="to_path",
     ),
-    _text("starting_offsets", "OFFSETS", 'earliest, or JSON: {"orders": {"0": 23, "1": -2}}.'),
-    _text("ending_offsets", "OFFSETS", "latest, or JSON; excluded."),
-    _text("since", "TIME", "Records from this time on: ISO, -10m or epoch ms."),
+    _text("--starting-offsets OFFSETS", 'earliest, or JSON: {"orders": {"0": 23, "1": -2}}.'),
+    _text("--ending-offsets OFFSETS", "latest, or JSON; excluded."),
+    _text("--since TIME", "Records from this time on: ISO, -10m or epoch ms."),
     UNTIL,
-    _flag("latest_per_key", "Of each key only the latest record of the range."),
-    _flag("keep_partitions", "The partitions they came from; else by key."),
+    _flag("--latest-per-key", "Of each key only the latest record of the range."),
+    _flag("--keep-partitions", "The partitions they came from; else by key."),
+    _flag("--keep-timestamps/--new-timestamps", "Their timestamps, or the current time.", default=True),
+    _text("--isolation LEVEL", "read_committed or read_uncommitted.", default="read_committed"),
     _flag(
-        "keep_timestamps",
-        "Their timestamps, or the current time.",
-        flag="--keep-timestamps/--new-timestamps",
-        default=True,
-    ),
-    _text("isolation", "LEVEL", "read_committed or read_uncommitted.", default="read_committed"),
-    _flag(
-        "fail_on_data_loss",
-        "Whether offsets that are gone are an error.",
-        flag="--fail-on-data-loss/--allow-data-loss",
-        default=True,
+        "--fail-on-data-loss/--allow-data-loss", "Whether offsets that are gone are an error.", default=True
     ),
     MAKE_TOPIC,
     _text(
-        "dead_letter_topic",
-        "TOPIC",
+        "--dead-letters TOPIC",
         "Where records go that INTO does not accept; INTO.dead-letters unless given.",
-        flag="--dead-letters",
+        name="dead_letter_topic",
     ),
     _text(
-        "name",
-        "NAME",
+        "--name NAME",
         "Identifies the replay, to resume it and not to do it twice; made of the other options unless given.",
     ),
-    _flag("again", "Replay once more what was replayed under this name."),
-    _number("batch_records", "About so many records in a commit.", default=5_000_000),
+    _flag("--again", "Replay once more what was replayed under this name."),
+    _number("--batch-records", "About so many records in a commit.", default=5_000_000),
 )
 def replay(run: Run, **options: Any) -> None:
     """Write a range of times or offsets into a topic, exactly once; from the log, an archive or Parquet."""
@@ -349,15 +316,10 @@ def replay(run: Run, **options: Any) -> None:
 
 @pipeline_command(
     TOPICS,
-    _flag(
-        "keys",
-        "Count keys, which reads every record; else headers only.",
-        flag="--keys/--no-keys",
-        default=True,
-    ),
-    option("key_sample", float, 1.0, "Count this share of the keys, and scale up.", "SHARE"),
-    _number("top", "How many frequent keys to name.", default=10),
-    _flag("partitions", "A row for each partition."),
+    _flag("--keys/--no-keys", "Count keys, which reads every record; else headers only.", default=True),
+    option("--key-sample SHARE", float, 1.0, "Count this share of the keys, and scale up."),
+    _number("--top", "How many frequent keys to name.", default=10),
+    _flag("--partitions", "A row for each partition."),
 )
 def stats(run: Run, *, keys: bool, partitions: bool, **rest: Any) -> None:
     """Show sizes, rates, keys, duplicates (what compaction would save) and skew of topics."""
@@ -421,21 +383,21 @@ def _cells(row: Mapping[str, Any], keys: bool) -> list[object]:
 
 @pipeline_command(
     TOPICS,
-    _text("limits_file", "FILE", "TOML with [limits] and [topics.NAME]; options win.", flag="--limits"),
-    _text("since", "TIME", "All but freshness: only records appended since; -1h, ISO."),
-    _text("until", "TIME", "And before this time."),
-    _text("max_age", "TIME", "Freshness: how old the newest record may be."),
-    _text("max_ahead", "TIME", "How far in the future the newest record may be."),
-    _number("min_records", "Volume: at least so many records.", None),
-    _number("max_records", "At most so many records.", None),
-    _text("min_bytes", "SIZE", "At least so many bytes of keys and values."),
-    _text("max_bytes", "SIZE", "At most so many."),
-    _text("max_null_keys", "SHARE", "Share of records without a key: 0.01 or 1%."),
-    _text("max_null_values", "SHARE", "Share of records without a value."),
-    _many("max_null_field", "NAME=SHARE", "Share of JSON values without this field; as often as needed."),
-    _text("late_after", "TIME", "Late is this far behind the largest timestamp before it; 0 unless given."),
-    _text("max_late", "SHARE", "Share of late records."),
-    _text("max_lateness", "TIME", "How late any record may be."),
+    _text("--limits FILE", "TOML with [limits] and [topics.NAME]; options win.", name="limits_file"),
+    _text("--since TIME", "All but freshness: only records appended since; -1h, ISO."),
+    _text("--until TIME", "And before this time."),
+    _text("--max-age TIME", "Freshness: how old the newest record may be."),
+    _text("--max-ahead TIME", "How far in the future the newest record may be."),
+    _number("--min-records", "Volume: at least so many records.", None),
+    _number("--max-records", "At most so many records.", None),
+    _text("--min-bytes SIZE", "At least so many bytes of keys and values."),
+    _text("--max-bytes SIZE", "At most so many."),
+    _text("--max-null-keys SHARE", "Share of records without a key: 0.01 or 1%."),
+    _text("--max-null-values SHARE", "Share of records without a value."),
+    _many("--max-null-field NAME=SHARE", "Share of JSON values without this field; as often as needed."),
+    _text("--late-after TIME", "Late is this far behind the largest timestamp before it; 0 unless given."),
+    _text("--max-late SHARE", "Share of late records."),
+    _text("--max-lateness TIME", "How late any record may be."),
 )
 def check(
     run: Run,

@@ -36,28 +36,13 @@ if TYPE_CHECKING:
     from stratalog.spark.pipelines import PipelineResult
 
 ARCHIVE_URL = "log.archive.url"
+_ARCHIVE = "The archive, beside --data or instead of it; the one kept with the store unless given."
+_MASTER = "Where Spark runs: local[4], spark://host:7077, yarn, k8s://…; local[*] unless given."
+_CONF = "A setting of Spark: spark.executor.memory=4g; as often as needed."
 _COMMON = (
-    option(
-        "archive",
-        str | None,
-        None,
-        "The archive, beside --data or instead of it; the one kept with the store unless given.",
-        "URL",
-    ),
-    option(
-        "master",
-        str | None,
-        None,
-        "Where Spark runs: local[4], spark://host:7077, yarn, k8s://…; local[*] unless given.",
-        "URL",
-    ),
-    option(
-        "conf",
-        list[str] | None,
-        None,
-        "A setting of Spark: spark.executor.memory=4g; as often as needed.",
-        "NAME=VALUE",
-    ),
+    option("--archive URL", str | None, None, _ARCHIVE),
+    option("--master URL", str | None, None, _MASTER),
+    option("--conf NAME=VALUE", list[str] | None, None, _CONF),
 )
 _OURS = ("data loss: ", "stratalog: ", "stratalog reads ")
 _MOST_LINES = 100
