@@ -139,7 +139,7 @@ def _units(logs: Logs, pair: Pair) -> Iterator[Unit]:
 
 
 def archived_copies(logs: Logs, pair: Pair, view: LogView) -> list[Segment]:
-    """Return the archive's copies of segments that are still local, which no reader looks at."""
+    """What the archive has of segments that are still here, where readers do not look for it."""
     local = logs._local
     entry = None if local is None else local.entries.get(pair[0])
     if local is None or entry is None:
