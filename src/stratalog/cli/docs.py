@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from stratalog.cli.app import ORDER, app
-from stratalog.cli.guard import MEANING
+from stratalog.cli.guard import ExitCode
 
 _HEAD = """\
 # The command line
@@ -87,7 +87,7 @@ def render() -> str:
 
 
 def _codes() -> str:
-    rows = [f"| {code.value} | {meaning} |" for code, meaning in MEANING.items()]
+    rows = [f"| {code.value} | {code.meaning} |" for code in ExitCode]
     return "\n".join(["## Exit codes", "", "| code | meaning |", "|---|---|", *rows, ""])
 
 

@@ -19,71 +19,97 @@ from stratalog.fs.contract import is_refusal
 class ExitCode(enum.IntEnum):
     """Scripts may rely on these numbers: they do not change within a major version."""
 
-    OK = 0
-    FAILURE = 1
-    USAGE = 2
-    NOT_FOUND = 3
-    OFFSET_OUT_OF_RANGE = 4
-    CORRUPTION = 5
-    LOCKED = 6
-    STORAGE = 7
-    RECORD_REFUSED = 8
-    UNSUPPORTED_FORMAT = 9
-    TOPIC_EXISTS = 10
-    UNFINISHED = 11
-    INTERRUPTED = 130
-    BROKEN_PIPE = 141
+    meaning: str
+
+    def __new__(cls, value: int, meaning: str) -> ExitCode:
+        code = int.__new__(cls, value)
+        code._value_ = value
+        code.meaning = meaning
+        return code
+
+    OK = 0, "done"
+    FAILURE = 1, "failed in a way not listed here"
+    USAGE = 2, "wrong command line, setting or topic name"
+    NOT_FOUND = 3, "no such store, topic, partition or key"
+    OFFSET_OUT_OF_RANGE = 4, "an offset outside the log"
+    CORRUPTION = 5, "damaged data was found"
+    LOCKED = 6, "the store is held by a process that cannot be asked, or that refused"
+    STORAGE = 7, "disk full, read-only or failing, or the archive is"
+    RECORD_REFUSED = 8, "a record the log does not accept"
+    UNSUPPORTED_FORMAT = 9, "files of an older or newer format"
+    TOPIC_EXISTS = 10, "the topic already exists"
+    UNFINISHED = 11, "some of the work could not be done; notes on stderr say what and why"
+    INTERRUPTED = 130, "interrupted with Ctrl-C"
+    BROKEN_PIPE = 141, "the reader of the output went away"
 
 
-MEANING: dict[ExitCode, str] = {
-    ExitCode.OK: "done",
-    ExitCode.FAILURE: "failed in a way not listed here",
-    ExitCode.USAGE: "wrong command line, setting or topic name",
-    ExitCode.NOT_FOUND: "no such store, topic, partition or key",
-    ExitCode.OFFSET_OUT_OF_RANGE: "an offset outside the log",
-    ExitCode.CORRUPTION: "damaged data was found",
-    ExitCode.LOCKED: "the store is held by a process that cannot be asked, or that refused",
-    ExitCode.STORAGE: "disk full, read-only or failing, or the archive is",
-    ExitCode.RECORD_REFUSED: "a record the log does not accept",
-    ExitCode.UNSUPPORTED_FORMAT: "files of an older or newer format",
-    ExitCode.TOPIC_EXISTS: "the topic already exists",
-    ExitCode.UNFINISHED: "some of the work could not be done; notes on stderr say what and why",
-    ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
-    ExitCode.BROKEN_PIPE: "the reader of the output went away",
-}
-
-# The first row that matches wins: subclasses stand before their base.
-_BY_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
-    (errors.InvalidRecordError, ExitCode.RECORD_REFUSED),
-    (errors.InvalidArgumentError, ExitCode.USAGE),
-    (errors.NotFoundError, ExitCode.NOT_FOUND),
-    (errors.TopicExistsError, ExitCode.TOPIC_EXISTS),
-    (errors.OffsetOutOfRangeError, ExitCode.OFFSET_OUT_OF_RANGE),
-    (errors.UnsupportedFormat, ExitCode.UNSUPPORTED_FORMAT),
-    (errors.FormatError, ExitCode.CORRUPTION),
-    (errors.StoreLockedError, ExitCode.LOCKED),
-    (errors.ControlError, ExitCode.LOCKED),
-    (errors.ReadOnlyError, ExitCode.STORAGE),
-    (errors.ArchiveConflictError, ExitCode.LOCKED),
-    (errors.ArchiveError, ExitCode.STORAGE),
-    (errors.StorageError, ExitCode.STORAGE),
-    (FileNotFoundError, ExitCode.NOT_FOUND),
-    (NotADirectoryError, ExitCode.NOT_FOUND),
-    (OSError, ExitCode.STORAGE),
+_KNOWN: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
+    (
+        errors.RecordTooLargeError,
+        ExitCode.RECORD_REFUSED,
+        "`stratalog topic alter TOPIC --config max.message.bytes=…` raises the limit",
+    ),
+    (errors.InvalidRecordError, ExitCode.RECORD_REFUSED, ""),
+    (errors.InvalidTopicError, ExitCode.USAGE, "use up to 249 letters, digits, '.', '_' and '-'"),
+    (errors.ConfigError, ExitCode.USAGE, "`stratalog config` lists the settings"),
+    (errors.InvalidArgumentError, ExitCode.USAGE, ""),
+    (errors.UnknownTopicError, ExitCode.NOT_FOUND, "`stratalog topic list` shows the topics"),
+    (
+        errors.UnknownPartitionError,
+        ExitCode.NOT_FOUND,
+        "`stratalog topic describe TOPIC` shows the partitions",
+    ),
+    (errors.NotFoundError, ExitCode.NOT_FOUND, ""),
+    (errors.TopicExistsError, ExitCode.TOPIC_EXISTS, ""),
+    (errors.OffsetOutOfRangeError, ExitCode.OFFSET_OUT_OF_RANGE, ""),
+    (errors.UnsupportedFormat, ExitCode.UNSUPPORTED_FORMAT, "not damage: another version wrote it"),
+    (
+        errors.CorruptionError,
+        ExitCode.CORRUPTION,
+        "`stratalog verify` names every damaged range, `stratalog repair TOPIC` shows what can be done",
+    ),
+    (errors.FormatError, ExitCode.CORRUPTION, ""),
+    (errors.StoreLockedError, ExitCode.LOCKED, ""),
+    (errors.ControlError, ExitCode.LOCKED, "`stratalog log-dirs` shows who holds the store"),
+    (errors.ReadOnlyError, ExitCode.STORAGE, ""),
+    (
+        errors.ArchiveConflictError,
+        ExitCode.LOCKED,
+        "only one store may write an archive: stop the other one, or give this one its own archive",
+    ),
+    (
+        errors.ArchiveError,
+        ExitCode.STORAGE,
+        "nothing is lost: segments not yet in the archive stay local; try again",
+    ),
+    (errors.DiskFullError, ExitCode.STORAGE, "make room; appends then work again by themselves"),
+    (
+        errors.SyncFailedError,
+        ExitCode.STORAGE,
+        "records appended since may be lost: check the disk, then open the store again",
+    ),
+    (errors.StorageError, ExitCode.STORAGE, ""),
+    (FileNotFoundError, ExitCode.NOT_FOUND, ""),
+    (NotADirectoryError, ExitCode.NOT_FOUND, ""),
+    (OSError, ExitCode.STORAGE, ""),
 )
+"""Errors, their exit code and what to do. The first match wins: subclasses stand before their base."""
+
+
+def _known(error: BaseException) -> tuple[ExitCode, str]:
+    return next(
+        ((code, hint) for kind, code, hint in _KNOWN if isinstance(error, kind)), (ExitCode.FAILURE, "")
+    )
 
 
 def exit_code(error: BaseException) -> ExitCode:
     """Return the code an error ends the program with."""
-    for kind, code in _BY_ERROR:
-        if isinstance(error, kind):
-            return code
-    return ExitCode.FAILURE
+    return _known(error)[0]
 
 
 def epilog() -> str:
-    """Return the table as one paragraph for the end of ``--help``."""
-    return "Exit codes: " + " · ".join(f"{code.value} {meaning}" for code, meaning in MEANING.items()) + "."
+    """Return the codes as one paragraph for the end of ``--help``."""
+    return "Exit codes: " + " · ".join(f"{code.value} {code.meaning}" for code in ExitCode) + "."
 
 
 _debug = False
@@ -174,10 +200,7 @@ def _hint(error: BaseException) -> str:
         )
     if isinstance(error, errors.StoreLockedError):
         return _locked(error)
-    for kind, hint in _HINTS:
-        if isinstance(error, kind):
-            return hint
-    return ""
+    return _known(error)[1]
 
 
 def _locked(error: errors.StoreLockedError) -> str:
@@ -186,34 +209,6 @@ def _locked(error: errors.StoreLockedError) -> str:
     if error.control is None:
         return "it takes no commands from others: stop it, or only read"
     return "it did not answer: try again, or stop it"
-
-
-_HINTS: tuple[tuple[type[BaseException], str], ...] = (
-    (errors.UnknownTopicError, "`stratalog topic list` shows the topics"),
-    (errors.UnknownPartitionError, "`stratalog topic describe TOPIC` shows the partitions"),
-    (errors.InvalidTopicError, "use up to 249 letters, digits, '.', '_' and '-'"),
-    (errors.ConfigError, "`stratalog config` lists the settings"),
-    (
-        errors.RecordTooLargeError,
-        "`stratalog topic alter TOPIC --config max.message.bytes=…` raises the limit",
-    ),
-    (
-        errors.CorruptionError,
-        "`stratalog verify` names every damaged range, `stratalog repair TOPIC` shows what can be done",
-    ),
-    (errors.UnsupportedFormat, "not damage: another version wrote it"),
-    (errors.DiskFullError, "make room; appends then work again by themselves"),
-    (
-        errors.SyncFailedError,
-        "records appended since may be lost: check the disk, then open the store again",
-    ),
-    (
-        errors.ArchiveConflictError,
-        "only one store may write an archive: stop the other one, or give this one its own archive",
-    ),
-    (errors.ArchiveError, "nothing is lost: segments not yet in the archive stay local; try again"),
-    (errors.ControlError, "`stratalog log-dirs` shows who holds the store"),
-)
 
 
 def _is_parsers(error: BaseException) -> bool:
