@@ -1,4 +1,4 @@
-"""Checks of the arguments that callers hand in. Touches nothing."""
+"""Checks of the arguments that callers pass in."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_number(name: str, value: Any, low: int = -LARGEST - 1, high: int = LAR
 
 
 def check_optional(name: str, value: Any, low: int = -LARGEST - 1, high: int = LARGEST) -> int | None:
-    """The same for a number that may be left out."""
+    """Like `check_number`, for a number that may be None."""
     return None if value is None else check_number(name, value, low, high)
 
 

@@ -1,4 +1,4 @@
-"""What every part of a log needs from outside: files, handles, time, a place for warnings, a cache.
+"""What every part of a log needs from outside: files, handles, time, warnings, a cache, a sync thread.
 
 Nothing here touches a disk by itself. Time comes in through `Clock`, never from `time.time()` in the
 middle of a policy, so that tests can move it.
@@ -33,7 +33,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks. The monotonic one counts sleep: a laptop that wakes up has not lost its time."""
+    """The machine's clocks. The monotonic one also counts the time a machine is suspended."""
 
     __slots__ = ()
 
@@ -47,8 +47,8 @@ class SystemClock:
 class SidecarCache:
     """Parsed indexes and seals of sealed segments, least recently used out first.
 
-    Bounded by the bytes the entries stand for, so that 20,000 segments may be open while only the
-    ones being read cost memory. Entries are derived data: dropping one costs a re-read.
+    Bounded in bytes, so that 20,000 segments may be open while only those being read cost memory. Entries are
+    derived data: dropping one costs a re-read.
     """
 
     def __init__(self, limit_bytes: int = 64 << 20) -> None:
@@ -56,11 +56,11 @@ class SidecarCache:
         self._used = 0
         self._entries: OrderedDict[tuple[int, str], tuple[object, int]] = OrderedDict()
         self._kinds: set[str] = set()
-        """Every kind there ever was: a handful, so that a segment is forgotten without a search."""
+        """Every kind so far: a few, so that a segment is forgotten without a search."""
         self._lock = locks.lock("sidecars")
 
     def get(self, serial: int, kind: str, load: Callable[[], tuple[T, int]]) -> T:
-        """The cached value for (serial, kind), loading it when absent. ``load`` returns (value, bytes)."""
+        """Return the cached value for (serial, kind), or load it. ``load`` returns (value, bytes)."""
         key = (serial, kind)
         with self._lock:
             hit = self._entries.get(key)
@@ -92,7 +92,7 @@ LINGER_S = 1.0
 
 
 class SyncThread:
-    """Runs rounds for those who must not wait themselves, such as an event loop. One per store.
+    """Syncs for callers that must not block, such as an event loop. One thread per store.
 
     The thread starts with the first job and ends when there was none for a while. Ctrl-C never reaches it.
     """
@@ -103,7 +103,7 @@ class SyncThread:
         self._running = False
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run ``job`` in the thread; what it raises is for those it told itself."""
+        """Run ``job`` in the thread. The job itself reports its errors to those who wait for it."""
         self._jobs.put(job)
         with self._guard:
             if not self._running:
@@ -122,7 +122,7 @@ class SyncThread:
                 continue
             try:
                 job()
-            except Exception as error:  # noqa: BLE001 - told to those who wait by the syncer itself
+            except Exception as error:  # noqa: BLE001 - the job has reported it
                 logger.debug("sync: %s", error)
 
 
@@ -132,7 +132,7 @@ def _log_warning(message: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
-    """The world as a partition sees it; one per store, shared by all its partitions."""
+    """One per store, shared by all its partitions."""
 
     fs: FileSystem
     handles: HandleCache

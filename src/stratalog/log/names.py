@@ -6,9 +6,9 @@
       00000000000000000000.index.swap            ... and a suffix while it is being replaced
       00000000000000004711.log.torn-81920        bytes cut off the segment at that position
 
-Pure text, touches no disk. A directory listing may hold anything: a name that merely looks like one of
-ours (nineteen digits, Arabic digits, a newline at the end, an offset past 2**63 - 1) parses to None and
-is left alone by everybody.
+Pure text, touches no disk. A directory listing may hold anything: a name that only looks like one of these
+(nineteen digits, Arabic digits, a newline at the end, an offset past 2**63 - 1) parses to None, and such a
+file is never touched.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ Kind = Literal["log", "index", "timeindex", "txnindex", "snapshot", "seal", "key
 PartitionState = Literal["", "delete", "stray", "future"]
 
 LOG: Final = "log"
-INDEX: Final = "index"
-TIMEINDEX: Final = "timeindex"
 TXNINDEX: Final = "txnindex"
 SNAPSHOT: Final = "snapshot"
 SEAL: Final = "seal"
@@ -41,16 +39,16 @@ TAIL: Final = "stratalog.tail"
 ARCHIVE: Final = "stratalog.archive"
 
 SEGMENT_KINDS: Final[tuple[Kind, ...]] = ("log", "index", "timeindex", "txnindex", "seal", "keyindex")
-"""What belongs to one segment and follows its ``.log``, in the order files are renamed: the log first."""
+"""The files of one segment, in the order they are renamed: the log first."""
 
 PARTITION_FILES: Final = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, TAIL, ARCHIVE})
-"""Files of a partition that carry no offset in their name."""
+"""Files of a partition without an offset in their name."""
 
 MAX_OFFSET: Final = 2**63 - 1
 MAX_TOPIC_LENGTH: Final = 249
 
-# What may follow the twenty digits. A half-written ".log.tmp" is nobody's: only files that are written
-# whole and renamed into place have one.
+# What may follow the twenty digits. There is no ".log.tmp": only files that are written whole and then
+# renamed have one.
 _TAILS: Final[dict[str, tuple[Kind, str]]] = {
     f".{kind}{suffix}": (kind, suffix)
     for kind, suffixes in (
@@ -76,7 +74,7 @@ class FileName(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name on disk; ``parse_file`` gives the same value back."""
+        """The name on disk; the inverse of ``parse_file``."""
         if self.kind == TORN:
             return torn_name(self.base_offset, self.position, self.copy)
         return f"{self.base_offset:020d}.{self.kind}{self.suffix}"
@@ -91,25 +89,25 @@ class PartitionDir(NamedTuple):
 
 
 def segment_name(base_offset: int) -> str:
-    """The twenty digits every file of a segment starts with, so that names sort as offsets do."""
+    """Return the twenty digits every file of a segment starts with; names sort as offsets do."""
     if not 0 <= base_offset <= MAX_OFFSET:
         raise ValueError(f"a base offset lies in 0..2**63-1, not {base_offset}")
     return f"{base_offset:020d}"
 
 
 def file_name(base_offset: int, kind: Kind, suffix: str = "") -> str:
-    """``00000000000000000042.index``; torn files have ``torn_name``."""
+    """Return a name such as ``00000000000000000042.index``; for torn files see ``torn_name``."""
     return f"{segment_name(base_offset)}.{kind}{suffix}"
 
 
 def torn_name(base_offset: int, position: int, copy: int = 0) -> str:
-    """Where the bytes cut off a ``.log`` at ``position`` are kept; ``copy`` > 0 when that name is taken."""
+    """Return where bytes cut off a ``.log`` at ``position`` are kept; ``copy`` > 0 if that name is taken."""
     name = f"{segment_name(base_offset)}.log.torn-{position}"
     return f"{name}.{copy}" if copy else name
 
 
 def parse_file(name: str) -> FileName | None:
-    """What a file in a partition directory is, by its name; None when it is not one of a segment's."""
+    """Parse the name of a file in a partition directory; None if it is not a segment's."""
     digits, tail = name[:20], name[20:]
     if not (len(digits) == 20 and digits.isascii() and digits.isdigit()):
         return None
@@ -127,12 +125,12 @@ def parse_file(name: str) -> FileName | None:
 
 
 def partition_dir(topic: str, partition: int) -> str:
-    """The directory of a partition."""
+    """Return the directory name of a partition."""
     return f"{topic}-{partition}"
 
 
 def parse_partition_dir(name: str) -> PartitionDir | None:
-    """The topic and partition a directory holds, or None: not a partition, whatever it is.
+    """Parse the name of a partition directory; None if it is none.
 
     The last dash parts topic and partition, as in Kafka, so topics may hold dashes and dots:
     ``a.b-1-0`` is partition 0 of ``a.b-1``.
@@ -157,7 +155,7 @@ def validate_topic(name: str) -> None:
 
 
 def collides(a: str, b: str) -> bool:
-    """Whether two topics differ only in ``.`` and ``_``, which Kafka's metric names cannot tell apart.
+    """Return True if two topics differ only in ``.`` and ``_``, which are the same in Kafka's metric names.
 
     Kafka refuses to create the second of such a pair. A topic collides with itself.
     """

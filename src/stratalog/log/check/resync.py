@@ -6,12 +6,14 @@ header that checks out. Nothing found here is believed without its CRC.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from stratalog.errors import CorruptionError, FormatError
 from stratalog.format import batch as batches
 from stratalog.format.batch import HEADER_SIZE, Scan, Stop
 from stratalog.format.indexes import OffsetIndex
 from stratalog.fs import File
-from stratalog.log.segment.segment import Segment
+from stratalog.log.segment.segment import Scanned, Segment, scan_file
 
 SEARCH_BYTES = 1 << 20
 
@@ -20,6 +22,32 @@ def next_valid(segment: Segment, position: int) -> int | None:
     """Return the first position from ``position`` on where a valid batch begins; None at the end."""
     with segment.open_log() as file:
         return _search(segment, file, position, _next_indexed(segment, file, position))
+
+
+def scan_past_damage(
+    segment: Segment,
+    file: File,
+    position: int,
+    *,
+    limit: int,
+    at_least: int,
+    at_most: int | None = None,
+    check_crc: bool = False,
+) -> Iterator[Scanned]:
+    """Yield chunks of whole batches from ``position`` to ``limit`` like `scan_file`, but go on after damage.
+
+    A batch with an offset above ``at_most`` counts as damage. ``at_least`` is the lowest offset that may
+    follow the first damage.
+    """
+    while position < limit:
+        for found in scan_file(file, position, limit, check_crc=check_crc):
+            scan = found.scan
+            if not scan.n or (at_most is not None and scan.last_offset > at_most):
+                break
+            yield found
+            position, at_least = found.position + scan.end, scan.last_offset + 1
+        if position < limit:
+            position = resume(segment, file, position, limit=limit, at_least=at_least, at_most=at_most)
 
 
 def resume(

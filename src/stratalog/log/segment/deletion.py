@@ -1,7 +1,7 @@
 """Removing segments: renamed to `.deleted` at once, removed after `file.delete.delay.ms`.
 
-A crash in between leaves `.deleted` files, which the next start removes. Readers that opened a file
-before it went keep reading it. Waiting goes by the monotonic clock.
+A crash in between leaves `.deleted` files, which the next start removes. Readers that opened a file before it
+was removed keep reading it. The delay is measured by the monotonic clock.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Deletions:
     """Files waiting to be removed; one list for all partitions of a store. Thread-safe.
 
-    The condition's lock protects the list and is held for a look at memory only. A name that is being renamed
-    or removed is busy meanwhile: an earlier file of that name may be on its way out.
+    The condition's lock protects the list and is held for memory work only. A name is busy while it is being
+    renamed or removed: an earlier file of that name may be being removed.
     """
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class Deletions:
         self._busy: dict[str, bool] = {}
 
     def add(self, context: LogContext, directory: str, segments: Sequence[Segment], delay_s: float) -> None:
-        """Rename the files of segments that nobody looks for any more, and remember to remove them.
+        """Rename the files of segments that are no longer listed, and remember to remove them.
 
-        The log goes first, because readers look for it and would miss a sidecar without noticing. Producer
-        snapshots below the end of the last go too (a stop leaves one in the middle of a segment); the one
-        right behind it is the next segment's.
+        The log goes first, because readers look for it and would not notice a missing sidecar. Producer
+        snapshots below the end of the last segment go too (a stop leaves one in the middle of a segment); the
+        one at its end belongs to the next segment.
         """
         if not segments:
             return
@@ -68,12 +68,12 @@ class Deletions:
             context.handles.forget(path)
 
     def waiting(self) -> list[str]:
-        """The files that were renamed and are still there."""
+        """Return the renamed files that are not removed yet."""
         with self._changed.lock:
             return list(self._due)
 
     def run(self, context: LogContext, *, everything: bool = False) -> None:
-        """Remove what is due. What cannot be removed now is tried again."""
+        """Remove the files that are due. A file that cannot be removed now is tried again later."""
         if not self._due:
             return
         now = context.clock.monotonic_s()

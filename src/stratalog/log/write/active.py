@@ -27,7 +27,7 @@ from stratalog.format.seal import Seal, SealBuilder
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import File
 from stratalog.kernel import Ledger
-from stratalog.log.check.resync import resume
+from stratalog.log.check.resync import scan_past_damage
 from stratalog.log.context import LogContext
 from stratalog.log.policy.roll import (
     OFFSET_INDEX_ENTRY_BYTES,
@@ -37,7 +37,7 @@ from stratalog.log.policy.roll import (
     limits,
     reopened_created_ms,
 )
-from stratalog.log.segment.segment import Segment, scan_file
+from stratalog.log.segment.segment import Segment
 from stratalog.log.segment.sidecars import Sidecars
 from stratalog.log.write.active_keys import ActiveKeyIndex
 from stratalog.log.write.sync import SyncedEnd
@@ -332,30 +332,27 @@ class Activation:
 
     def _feed_up_to(self, trusted: SyncedEnd, position: int) -> bool:
         """Index what the files do not cover, behind damage too; return False if there is damage."""
-        whole, check_crc, next_offset = True, position == 0, self._segment.base_offset
+        segment, whole = self._segment, True
         try:
-            with self._segment.open_log() as file:
-                while position < trusted.position:
-                    for at, data, scan in scan_file(file, position, trusted.position, check_crc=check_crc):
-                        if not scan.n or scan.last_offset >= trusted.offset:
-                            break
-                        self.feed(at, data, scan)
-                        position, next_offset = at + scan.end, scan.last_offset + 1
-                    if position < trusted.position:
+            with segment.open_log() as file:
+                for at, data, scan in scan_past_damage(
+                    segment,
+                    file,
+                    position,
+                    limit=trusted.position,
+                    at_least=segment.base_offset,
+                    at_most=trusted.offset - 1,
+                    check_crc=position == 0,
+                ):
+                    if at > position:
                         whole = False
                         self._give_up_seal()
-                        position = resume(
-                            self._segment,
-                            file,
-                            position,
-                            limit=trusted.position,
-                            at_least=next_offset,
-                            at_most=trusted.offset - 1,
-                        )
+                    self.feed(at, data, scan)
+                    position = at + scan.end
         except (InvalidArgumentError, FormatError) as error:
-            self._context.warn(f"{self._segment.path()}: {error}")
+            self._context.warn(f"{segment.path()}: {error}")
             return False
-        return whole
+        return whole and position == trusted.position
 
     def _load_keys(self, trusted: SyncedEnd) -> ActiveKeyIndex | None:
         """Return the keys of the synced part: from the `.keyindex` if it was made from the very bytes that

@@ -1,16 +1,15 @@
-"""Taking a whole log file in as a segment: offsets are patched into it, and it gets its name by rename.
+"""Adopting a whole log file as a segment: offsets are patched into it, and a rename gives it its name.
 
-The file lies on the same disk and holds record batches with whatever offsets. Offset and leader epoch lie
-outside a batch's CRC, so giving it new ones touches sixteen bytes of each batch; everything derived
-(`Sidecars`) comes from one pass over the result, which also checks every byte of it.
+The file lies on the same disk and holds record batches with any offsets. No CRC covers offset and leader
+epoch, so setting them touches sixteen bytes of each batch; everything derived (`Sidecars`) comes from one
+pass over the result, which also checks every byte of it.
 
-Crash policy: before the rename the log does not know of the file, and patching it again is harmless; the
-rename is one step; after it recovery finds a segment like any other and derives what is missing beside it.
+Crash policy: before the rename the file is no part of the log, and patching it again is harmless; the rename
+is one step; after it recovery finds a segment like any other and derives what is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from stratalog.errors import CorruptionError
@@ -27,43 +26,32 @@ if TYPE_CHECKING:
 
 
 def adopt(writer: PartitionWriter, source: str) -> int:
-    """Append the file ``source`` as a segment of its own, durable on return; its base offset.
+    """Append the file ``source`` as a segment of its own, durable on return; return its base offset.
 
-    The work is done before the partition is locked, for the offset it will most likely get; only when
-    somebody appended meanwhile it is done again, and appends wait for it.
+    The file is prepared for the next offset without a lock; if something was appended meanwhile, it is
+    prepared again while appends wait.
     """
-
-    def prepare(base_offset: int) -> tuple[Sidecars, int]:
-        return _prepare(writer, source, base_offset)
-
-    base = writer.next_offset
-    made, end = prepare(base)
-    base = writer.hold_appends(lambda: _take_in(writer, source, prepare, (base, made, end)))
+    sidecars, end = _prepare(writer, source, writer.next_offset)
+    base = writer.hold_appends(lambda: _take_in(writer, source, sidecars, end))
     writer.acknowledge(writer.next_offset, True)
     return base
 
 
-def _take_in(
-    writer: PartitionWriter,
-    source: str,
-    prepare: Callable[[int], tuple[Sidecars, int]],
-    ready: tuple[int, Sidecars, int],
-) -> int:
-    """Make a whole log that lies elsewhere on this disk the next segment, by rename; return its base.
+def _take_in(writer: PartitionWriter, source: str, sidecars: Sidecars, end: int) -> int:
+    """Make ``source``, which is synced, the next segment by rename; return its base offset.
 
-    Inside `hold_appends`. ``source`` is synced. ``ready`` is what ``prepare(base_offset)`` returned for
-    the offset that ``source`` will most likely get; it is prepared again if something was appended since.
-    Everything before must be durable first: recovery cuts at the first gap, and would cut this off. All
-    files are written beside ``source``, so that nothing but renames can fail once the log has its name.
+    Inside `hold_appends`. Everything before must be durable first: recovery cuts at the first gap, and would
+    cut this off. All files are written beside ``source``, so that nothing but renames can fail once the log
+    has its name.
     """
     with writer.lock:
         if writer.active.size:
             writer.begin_segment(writer.next_offset)
     writer.flush()
-    base, sidecars, end = ready
     old, fs = writer.active, writer.context.fs
-    if base != old.base_offset:
-        base, (sidecars, end) = old.base_offset, prepare(old.base_offset)
+    base = old.base_offset
+    if sidecars.base_offset != base:
+        sidecars, end = _prepare(writer, source, base)
     moves: dict[str, str] = {}
     for kind in SEGMENT_KINDS[1:]:
         data = sidecars.pack(kind)
@@ -98,7 +86,7 @@ def _take_in(
 
 
 def _prepare(writer: PartitionWriter, source: str, base: int) -> tuple[Sidecars, int]:
-    """Give the batches of ``source`` the offsets from ``base`` on; what is derived from it, and its end."""
+    """Give the batches of ``source`` offsets from ``base`` on; return its sidecars and its end."""
     config = writer.config
     owner = owner_of(writer.context.fs, writer.directory, writer.partition)
     made = Sidecars(base, config.index_interval_bytes, keyed=config.key_index_enable, owner=owner)

@@ -1,9 +1,9 @@
-"""The ends of a log that is being written, and those who wait for them to move.
+"""The ends of a log that is being written, and the waits for them to move.
 
 A log has three ends besides the written one. The high watermark is the first offset readers may not see.
 The last stable offset is where ``read_committed`` stops. The synced end is where durability stops. All three
-only grow. Threads, followers, an event loop and a network server wait for them in the same way: they ask for
-a `Completion` and wait for it or attach a callback.
+only grow. Threads, followers, an event loop and a network server all wait for a `Completion` or attach a
+callback to it.
 
 Nothing here takes a lock, so an interrupt can leave nothing locked: each step is a single operation on a
 dict or list. Touches no disk; a crash loses nothing.
@@ -28,14 +28,14 @@ ENDS: tuple[End, ...] = get_args(End)
 
 
 def check_end(end: str) -> End:
-    """Return ``end`` if it is one; raise InvalidArgumentError if not."""
+    """Return ``end``; raise InvalidArgumentError if a log has no such end."""
     if end not in ENDS:
         raise InvalidArgumentError(f"a log has no end {end!r}; use one of {', '.join(ENDS)}")
     return end
 
 
 class Completion:
-    """Says once that an end reached an offset, or why it never will.
+    """Completes once, when an end reaches an offset or when it never will.
 
     Callbacks run in the thread that moved the end, under the partition's lock: they must be quick, take no
     lock of the log and call nothing of it. ``loop.call_soon_threadsafe`` is such a callback.
@@ -49,7 +49,7 @@ class Completion:
         self.done = False
         self.error: BaseException | None = None
         self._callbacks: list[Callable[[Completion], object]] = []
-        # Registered before anybody looks at the end: one that moves in between is seen by one of the two.
+        # Registered before the end is read: an end that moves in between is seen by one of the two.
         self._waiting = waiting
         waiting[self] = None
 
@@ -110,7 +110,7 @@ class Completion:
 
 
 class LogEnd:
-    """The high watermark of one partition, and everybody who waits for one of its ends.
+    """The high watermark of one partition, and all waits for one of its ends.
 
     ``now(end)`` returns the present value of an end; it may take the partition's lock.
     """
@@ -121,7 +121,7 @@ class LogEnd:
         self.high_watermark = high_watermark
         self.waiting: dict[Completion, None] = {}
         self.error: BaseException | None = None
-        """Why nothing moves any more; set when the log is closed."""
+        """Set when the log is closed: nothing moves any more."""
         self._now = now
 
     def when(self, end: End, offset: int) -> Completion:
@@ -153,13 +153,13 @@ class LogEnd:
         return True
 
     def reached(self, end: End, offset: int) -> None:
-        """Complete what waits for ``end`` to be at ``offset`` or before."""
+        """Complete the waits for ``end`` up to ``offset``."""
         for completion in list(self.waiting):
             if completion.end == end and completion.offset <= offset:
                 self._finish(completion)
 
     def fail(self, error: BaseException, *, only: End | None = None) -> None:
-        """Complete what waits with an error: all of it, for good, or only what waits for one end."""
+        """Complete waits with an error: all of them, for good, or only those for one end."""
         if only is None:
             self.error = error
         for completion in list(self.waiting):

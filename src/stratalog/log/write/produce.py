@@ -1,13 +1,13 @@
-"""Ready-made batches, as a network server hands them in.
+"""Appending ready-made batches, as a network server receives them.
 
 Every batch is checked before anything is written: its CRC, every record, the producer's sequence. Then
-offsets and the leader epoch are patched in place, which the CRC does not cover; only a topic that
-demands another codec, or LogAppendTime, has its bytes touched. A batch an idempotent producer sends
-again is answered with where it went the first time.
+offsets and the leader epoch are patched in place, which the CRC does not cover; other bytes only change if
+the topic demands another codec, or LogAppendTime. For a batch that an idempotent producer sends again, the
+offsets of the first append are returned.
 
-An append has two steps. The first ends when the batches are written; `BatchesAppended` says where. The
-second is to wait until they are durable: `append_batches` does it unless ``wait`` is False. A server appends
-to many partitions first and then waits once, with `PartitionWriter.durable`.
+An append has two steps: write the batches (`BatchesAppended` says where), then wait until they are durable,
+unless ``wait`` is False. A server appends to many partitions first and then waits once, with
+`PartitionWriter.durable`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stratalog.log.write.producers import MarkerType, Origin, ProducerBatch
 from stratalog.log.write.writer import PartitionWriter
 
 MAX_DECOMPRESSED_BYTES = 256 << 20
-"""What the records of one batch may take once decompressed."""
+"""The largest size of the records of one batch after decompression."""
 
 _MAX_TIMESTAMP = 2**63 - 1
 _MIN_TIMESTAMP = -(2**63)
@@ -49,7 +49,7 @@ class BatchesAppended(NamedTuple):
 
 
 class _Tools:
-    """What a check needs and can be used again: the kernel's table, and room to decompress in."""
+    """Reusable memory of a check: the kernel's table, and a buffer to decompress into."""
 
     __slots__ = ("info", "scratch")
 
@@ -72,12 +72,12 @@ def append_batches(
 ) -> BatchesAppended:
     """Append one or more whole RecordBatch v2, as a producer sent them.
 
-    A writable buffer is not copied: the batches are changed in it, and it must stay as it is until this
-    returns. ``max.message.bytes`` holds for each batch as it came, and again as it is stored where the
-    topic's ``compression.type`` changed it, as in Kafka. A duplicate is answered like the append it
-    repeats: not before its own offsets are as durable as ``sync`` or the topic's settings ask. Without
-    ``wait`` this returns when the batches are written. A coordinator's batches need no sequences. An error
-    names the batch and the record in ``batch_index`` and ``record_index``; nothing is written then.
+    A writable buffer is not copied: the batches are changed in it, and it must not change until this returns.
+    ``max.message.bytes`` limits each batch as it was sent, and again as it is stored if the topic's
+    ``compression.type`` changed it, as in Kafka. A duplicate returns when the append it repeats is as durable
+    as ``sync`` or the topic's settings ask. Without ``wait`` this returns when the batches are written. A
+    coordinator's batches need no sequences. An error names the batch and the record in ``batch_index`` and
+    ``record_index``; nothing is written then.
     """
     if not isinstance(data, bytearray):
         data = bytearray(data) if isinstance(data, bytes) or data.readonly else data

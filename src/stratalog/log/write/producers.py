@@ -16,7 +16,7 @@ batches, as in Kafka.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from stratalog.errors import (
@@ -29,14 +29,14 @@ from stratalog.errors import (
 )
 from stratalog.format import batch as batches
 from stratalog.format import producer_snapshot
-from stratalog.format.batch import BatchHeader, Scan
+from stratalog.format.batch import BatchHeader
 from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.kernel import AppendInfo, Producer
-from stratalog.log.check.resync import resume
+from stratalog.log.check.resync import scan_past_damage
 from stratalog.log.context import LogContext
 from stratalog.log.names import segment_name
-from stratalog.log.segment.segment import Segment, scan_file
+from stratalog.log.segment.segment import Segment
 
 NO_SEQUENCE = -1
 MAX_SEQUENCE = 2**31 - 1
@@ -400,23 +400,6 @@ def load_snapshot(
     return ProducerState(expiration_ms), 0
 
 
-def headers_from(segments: Sequence[Segment], offset: int) -> Iterator[tuple[Segment, memoryview, Scan]]:
-    """Yield scans (headers only, no CRC) of everything from ``offset`` on, behind damage too."""
-    for segment in segments:
-        if segment.next_offset is not None and segment.next_offset <= offset:
-            continue
-        position = segment.start_for(offset).position
-        at_least = segment.base_offset
-        with segment.open_log() as file:
-            while position < segment.size:
-                for at, data, scan in scan_file(file, position, segment.size):
-                    if scan.n:
-                        yield segment, data, scan
-                        position, at_least = at + scan.end, scan.last_offset + 1
-                if position < segment.size:
-                    position = resume(segment, file, position, limit=segment.size, at_least=at_least)
-
-
 def replay_producers(
     context: LogContext,
     directory: str,
@@ -450,13 +433,18 @@ def replay(
     aborted: Mapping[int, list[AbortedTxn]] = NO_LISTS,
 ) -> None:
     """Carry ``state`` from ``start`` to ``end``; add aborted transactions to their segment's list."""
-    for segment, data, scan in headers_from(segments, start):
-        if not scan.has_producers:
+    for segment in segments:
+        if segment.next_offset is not None and segment.next_offset <= start:
             continue
-        for header in scan:
-            if header.producer_id < 0 or not start <= header.base_offset < end:
-                continue
-            marker, epoch = batches.decode_control(data, header) if header.is_control else (None, -1)
-            completed = state.update(ProducerBatch.of(header, marker, epoch), replay=True)
-            if completed is not None and completed.aborted and segment.base_offset in aborted:
-                aborted[segment.base_offset].append(completed.aborted_txn())
+        at, base = segment.start_for(start).position, segment.base_offset
+        with segment.open_log() as file:
+            for _, data, scan in scan_past_damage(segment, file, at, limit=segment.size, at_least=base):
+                if not scan.has_producers:
+                    continue
+                for header in scan:
+                    if header.producer_id < 0 or not start <= header.base_offset < end:
+                        continue
+                    marker, epoch = batches.decode_control(data, header) if header.is_control else (None, -1)
+                    completed = state.update(ProducerBatch.of(header, marker, epoch), replay=True)
+                    if completed is not None and completed.aborted and base in aborted:
+                        aborted[base].append(completed.aborted_txn())

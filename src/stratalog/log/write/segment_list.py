@@ -1,4 +1,4 @@
-"""The segments of a partition that is being written: those here, those in the archive, where the log starts.
+"""The segments of a partition that is being written: local ones, archived ones, and where the log starts.
 
 Values are replaced whole, never changed in place: a reader takes a tuple and keeps it. Changes are serialised
 by the partition's lock. Touches no disk.
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class SegmentList:
-    """What readers of a written log go through, in offset order; the last of ``local`` is the active one."""
+    """The segments that readers of a written log use, in offset order; the last of ``local`` is active."""
 
     __slots__ = ("cold", "local", "log_start_offset")
 
     def __init__(self, local: Sequence[Segment], log_start_offset: int) -> None:
         self.local = tuple(local)
         self.cold: tuple[Segment, ...] = ()
-        """Archived segments, ascending. Where a segment is both here and there, the one here is read."""
+        """Archived segments, ascending. A segment that is also local is read from the local file."""
         self.log_start_offset = log_start_offset
 
     def all(self) -> tuple[Segment, ...]:
@@ -69,7 +69,7 @@ class SegmentList:
         self.local = (*self.local[:at], *news, *after)
 
     def attach_cold(self, cold: Sequence[Segment], log_start_offset: int, high_watermark: int) -> None:
-        """Take over what the archive holds; the log starts at ``log_start_offset`` at the earliest."""
+        """Set the archived segments; the log starts at ``log_start_offset`` at the earliest."""
         self.cold = tuple(cold)
         self.log_start_offset = max(self.all()[0].base_offset, min(log_start_offset, high_watermark))
 
@@ -83,7 +83,7 @@ class SegmentList:
 
 
 def with_cold(cold: tuple[Segment, ...], local: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """Return archived segments as far as they lie below the local ones, then the local ones."""
+    """Return the archived segments below the local ones, then the local ones."""
     if not cold:
         return local
     base = local[0].base_offset if local else 2**63 - 1
@@ -92,7 +92,7 @@ def with_cold(cold: tuple[Segment, ...], local: tuple[Segment, ...]) -> tuple[Se
 
 
 def of_segments(view: LogView, tell: Callable[[Segment], T]) -> list[T]:
-    """Return ``tell(segment)`` for every segment; ask again when one was removed or replaced meanwhile."""
+    """Return ``tell(segment)`` for every segment; start again if one was removed or replaced meanwhile."""
     for _ in range(MAX_RELISTS):
         segments = view.segments()
         with suppress(FileNotFoundError):
@@ -106,8 +106,8 @@ def of_segments(view: LogView, tell: Callable[[Segment], T]) -> list[T]:
 def aborted_in(segments: Sequence[Segment], start: int, end: int) -> list[AbortedTxn]:
     """Return the aborted transactions that overlap [start, end).
 
-    A transaction may begin in one segment and be aborted in a later one, whose index then lists it: so
-    every segment from the one holding ``start`` on is asked.
+    A transaction may begin in one segment and be aborted in a later one, whose index then lists it: so every
+    segment from the one with ``start`` on is read.
     """
     found: list[AbortedTxn] = []
     for segment in segments:
