@@ -117,8 +117,7 @@ def decompress(
         return _gzip_decompress(data, limit)
     if codec == SNAPPY:
         return _snappy_decompress(data, limit)
-    bound = _lz4_bound(data) if codec == LZ4 else _zstd_bound(data)
-    return _framed_decompress(codec, data, bound, limit)
+    return _framed_decompress(codec, data, _bound(codec, data), limit)
 
 
 class Scratch:
@@ -147,8 +146,7 @@ class Scratch:
         if codec not in (LZ4, ZSTD) or not len(data):
             return memoryview(decompress(codec, data, max_bytes=max_bytes, max_ratio=max_ratio))
         limit = min(max_bytes, max(RATIO_SLACK_BYTES, len(data) * max_ratio))
-        bound = _lz4_bound(data) if codec == LZ4 else _zstd_bound(data)
-        room = min(bound, limit)
+        room = min(_bound(codec, data), limit)
         out = memoryview(self._room(room))[:room]
         return out[: _decompress_into(codec, data, out, limit)]
 
@@ -303,46 +301,54 @@ def _lz4_compress(data: Buffer, level: int) -> bytes:
     return b"".join(parts)
 
 
-def _lz4_bound(data: Buffer) -> int:
-    """The most that the blocks of these frames can make; CorruptionError where they do not add up."""
-    view = memoryview(data)
-    bound = position = 0
-    try:
-        while position < len(view):
-            (magic,) = _U32.unpack_from(view, position)
-            position += 4
-            if magic & SKIPPABLE_MASK == SKIPPABLE_MAGIC:
-                position += 4 + _U32.unpack_from(view, position)[0]
-                continue
-            if magic != LZ4_MAGIC:
-                raise CorruptionError(f"lz4: no frame magic but {magic:#010x}", position=position - 4)
-            flags, descriptor = view[position], view[position + 1]
-            if flags >> 6 != 1:
-                raise UnsupportedFormat(f"lz4: frame version {flags >> 6}")
-            block_max = 1 << (8 + 2 * max(4, descriptor >> 4 & 7))
-            position += 3 + (8 if flags & 8 else 0) + (4 if flags & 1 else 0)
-            while length := _U32.unpack_from(view, position)[0]:
-                stored = length & ~LZ4_UNCOMPRESSED
-                if stored > len(view) - position:
-                    raise CorruptionError(
-                        f"lz4: block of {stored} bytes runs past the data", position=position
-                    )
-                bound += stored if length & LZ4_UNCOMPRESSED else min(block_max, stored * LZ4_MAX_RATIO)
-                position += 4 + stored + (4 if flags & 16 else 0)
-            position += 4 + (4 if flags & 4 else 0)
-    except (struct.error, IndexError):
-        raise CorruptionError("lz4: the data ends inside a frame", position=len(view)) from None
-    if position != len(view):
-        raise CorruptionError("lz4: the data ends inside a frame", position=len(view))
-    return bound
+def _lz4_frame(view: memoryview, position: int) -> tuple[int, int]:
+    bound = 0
+    flags, descriptor = view[position], view[position + 1]
+    if flags >> 6 != 1:
+        raise UnsupportedFormat(f"lz4: frame version {flags >> 6}")
+    block_max = 1 << (8 + 2 * max(4, descriptor >> 4 & 7))
+    position += 3 + (8 if flags & 8 else 0) + (4 if flags & 1 else 0)
+    while length := _U32.unpack_from(view, position)[0]:
+        stored = length & ~LZ4_UNCOMPRESSED
+        if stored > len(view) - position:
+            raise CorruptionError(f"lz4: block of {stored} bytes runs past the data", position=position)
+        bound += stored if length & LZ4_UNCOMPRESSED else min(block_max, stored * LZ4_MAX_RATIO)
+        position += 4 + stored + (4 if flags & 16 else 0)
+    return bound, position + 4 + (4 if flags & 4 else 0)
 
 
 # -- zstd
 
 
-def _zstd_bound(data: Buffer) -> int:
-    """The most that the blocks of these frames can make; CorruptionError where they do not add up."""
+def _zstd_frame(view: memoryview, position: int) -> tuple[int, int]:
+    bound = 0
+    flags = view[position]
+    single_segment = flags & 0x20
+    if not single_segment:
+        window = view[position + 1]
+        if (8 + (window & 7)) << (7 + (window >> 3)) > ZSTD_MAX_WINDOW_BYTES:
+            raise CorruptionError("zstd: a window of more than 128 MiB", position=position + 1)
+    content_size = (1 if single_segment else 0, 2, 4, 8)[flags >> 6]
+    position += 1 + (0 if single_segment else 1) + (0, 1, 2, 4)[flags & 3] + content_size
+    last = 0
+    while not last:
+        header = view[position] | view[position + 1] << 8 | view[position + 2] << 16
+        position += 3
+        last, kind, length = header & 1, header >> 1 & 3, header >> 3
+        bound += ZSTD_BLOCK_BYTES if kind == 2 else min(length, ZSTD_BLOCK_BYTES)
+        position += 1 if kind == 1 else length
+    return bound, position + (4 if flags & 4 else 0)
+
+
+# -- frames of lz4 and zstd
+
+_FRAMES = {LZ4: (LZ4_MAGIC, _lz4_frame), ZSTD: (ZSTD_MAGIC, _zstd_frame)}
+
+
+def _bound(codec: int, data: Buffer) -> int:
+    """Return the most that the blocks of these frames can make; CorruptionError where they do not add up."""
     view = memoryview(data)
+    name, (wanted, frame) = CODEC_NAMES[codec], _FRAMES[codec]
     bound = position = 0
     try:
         while position < len(view):
@@ -351,26 +357,12 @@ def _zstd_bound(data: Buffer) -> int:
             if magic & SKIPPABLE_MASK == SKIPPABLE_MAGIC:
                 position += 4 + _U32.unpack_from(view, position)[0]
                 continue
-            if magic != ZSTD_MAGIC:
-                raise CorruptionError(f"zstd: no frame magic but {magic:#010x}", position=position - 4)
-            flags = view[position]
-            single_segment = flags & 0x20
-            if not single_segment:
-                window = view[position + 1]
-                if (8 + (window & 7)) << (7 + (window >> 3)) > ZSTD_MAX_WINDOW_BYTES:
-                    raise CorruptionError("zstd: a window of more than 128 MiB", position=position + 1)
-            content_size = (1 if single_segment else 0, 2, 4, 8)[flags >> 6]
-            position += 1 + (0 if single_segment else 1) + (0, 1, 2, 4)[flags & 3] + content_size
-            last = 0
-            while not last:
-                header = view[position] | view[position + 1] << 8 | view[position + 2] << 16
-                position += 3
-                last, kind, length = header & 1, header >> 1 & 3, header >> 3
-                bound += ZSTD_BLOCK_BYTES if kind == 2 else min(length, ZSTD_BLOCK_BYTES)
-                position += 1 if kind == 1 else length
-            position += 4 if flags & 4 else 0
+            if magic != wanted:
+                raise CorruptionError(f"{name}: no frame magic but {magic:#010x}", position=position - 4)
+            size, position = frame(view, position)
+            bound += size
     except (struct.error, IndexError):
-        raise CorruptionError("zstd: the data ends inside a frame", position=len(view)) from None
+        raise CorruptionError(f"{name}: the data ends inside a frame", position=len(view)) from None
     if position != len(view):
-        raise CorruptionError("zstd: the data ends inside a frame", position=len(view))
+        raise CorruptionError(f"{name}: the data ends inside a frame", position=len(view))
     return bound

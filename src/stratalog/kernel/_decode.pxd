@@ -1,11 +1,7 @@
 # The C types of _decode.py.
-cdef (unsigned long long, Py_ssize_t) _long_varint(
-    const unsigned char *src, Py_ssize_t p, Py_ssize_t end, int longest
-) noexcept nogil
 cdef (unsigned long long, Py_ssize_t) read_varint(
     const unsigned char *src, Py_ssize_t p, Py_ssize_t end, int longest
 ) noexcept nogil
-cdef long long _plus(long long base, unsigned long long zigzag) noexcept nogil
 cdef Py_ssize_t read_record(
     const unsigned char *src, Py_ssize_t p, Py_ssize_t end, long long *f, long long base_timestamp
 ) noexcept nogil
@@ -13,5 +9,4 @@ cdef bint wanted(const long long *table, Py_ssize_t i, const long long *bounds) 
 cdef Py_ssize_t body_end(
     const long long *table, Py_ssize_t i, Py_ssize_t body, Py_ssize_t size
 ) noexcept nogil
-cdef bytes _bytes(const unsigned char *src, Py_ssize_t p, Py_ssize_t n)
 cdef tuple _headers(const unsigned char *src, Py_ssize_t p, Py_ssize_t stop, Py_ssize_t count)

@@ -29,7 +29,15 @@ M64 = 0xFFFFFFFFFFFFFFFF
 HALF = 0x8000000000000000
 
 
-def _long_varint(src, p, end, longest):
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _long_varint(
+    src: cython.pointer[cython.const[cython.uchar]],
+    p: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    longest: cython.int,
+) -> tuple[cython.ulonglong, cython.Py_ssize_t]:
     value: cython.ulonglong = 0
     byte: cython.ulonglong
     i: cython.int
@@ -55,7 +63,11 @@ def read_varint(src, p, end, longest):
     return _long_varint(src, p, end, longest)
 
 
-def _plus(base, zigzag):
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _plus(base: cython.longlong, zigzag: cython.ulonglong) -> cython.longlong:
     """base + the signed number, in 64 bits as Java does."""
     if cython.compiled:
         return base + (cython.cast(cython.longlong, zigzag >> 1) ^ -cython.cast(cython.longlong, zigzag & 1))
@@ -362,7 +374,11 @@ def decode_tuples(
     return code
 
 
-def _bytes(src, p, n):
+@cython.cfunc
+@cython.inline
+def _bytes(
+    src: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, n: cython.Py_ssize_t
+) -> bytes:
     if cython.compiled:
         return PyBytes_FromStringAndSize(cython.cast(cython.p_char, src + p), n)
     return bytes(src[p : p + n])

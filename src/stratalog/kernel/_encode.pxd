@@ -2,16 +2,8 @@
 cdef Py_ssize_t varint_length(unsigned long long v) noexcept nogil
 cdef Py_ssize_t put_varint(unsigned char *dst, Py_ssize_t p, unsigned long long v) noexcept nogil
 cdef unsigned long long zigzag_difference(long long a, long long b) noexcept nogil
-cdef Py_ssize_t _put_bytes(unsigned char *dst, Py_ssize_t p, bytes data) noexcept
 cdef object _wrong(Py_ssize_t index, str field, object value, str wanted)
 cdef bytes _header_bytes(object headers, Py_ssize_t index)
-cdef Py_ssize_t _body_size(
-    unsigned long long zigzag_time, unsigned long long number, bytes key, bytes value, bytes headers
-) noexcept
-cdef Py_ssize_t _put_record(
-    unsigned char *dst, Py_ssize_t p, unsigned long long body, unsigned long long zigzag_time,
-    unsigned long long number, bytes key, bytes value, bytes headers
-) noexcept
 cdef bytes one_record(
     object value, object key, object headers, long long timestamp, long long base_offset, int leader_epoch,
     int timestamp_type

@@ -58,7 +58,10 @@ def zigzag_difference(a, b):
     return ((d << 1) ^ (d >> 63)) & M64
 
 
-def _put_bytes(dst, p, data):
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_bytes(dst: cython.pointer[cython.uchar], p: cython.Py_ssize_t, data: bytes) -> cython.Py_ssize_t:
     n: cython.Py_ssize_t = len(data)
     if cython.compiled:
         memcpy(dst + p, PyBytes_AS_STRING(data), n)
@@ -163,7 +166,16 @@ def _header_bytes(headers, index):
     return made if cython.compiled else bytes(made)
 
 
-def _body_size(zigzag_time, number, key, value, headers):
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _body_size(
+    zigzag_time: cython.ulonglong,
+    number: cython.ulonglong,
+    key: bytes | None,
+    value: bytes | None,
+    headers: bytes,
+) -> cython.Py_ssize_t:
     """Bytes of a record after its length."""
     size: cython.Py_ssize_t = 1 + varint_length(zigzag_time) + varint_length(number << 1) + len(headers)
     if key is None:
@@ -177,7 +189,19 @@ def _body_size(zigzag_time, number, key, value, headers):
     return size
 
 
-def _put_record(dst, p, body, zigzag_time, number, key, value, headers):
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_record(
+    dst: cython.pointer[cython.uchar],
+    p: cython.Py_ssize_t,
+    body: cython.ulonglong,
+    zigzag_time: cython.ulonglong,
+    number: cython.ulonglong,
+    key: bytes | None,
+    value: bytes | None,
+    headers: bytes,
+) -> cython.Py_ssize_t:
     p = put_varint(dst, p, body << 1)
     dst[p] = 0
     p = put_varint(dst, p + 1, zigzag_time)

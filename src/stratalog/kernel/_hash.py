@@ -36,7 +36,11 @@ def _crc(data, crc):
     return crc
 
 
-def _times(a, b):
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _times(a: cython.uint, b: cython.uint) -> cython.uint:
     """a * b modulo the CRC polynomial, both bit-reflected."""
     polynomial: cython.uint = 0x82F63B78
     product: cython.uint = 0
@@ -67,7 +71,10 @@ def crc32c_combine(crc_a: cython.uint, crc_b: cython.uint, len_b: cython.ulonglo
     return join(crc_a, crc_b, len_b)
 
 
-def _start(key):
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _start(key: bytes) -> cython.pointer[cython.const[cython.uchar]]:
     """The bytes of a key where they lie."""
     if cython.compiled:
         return cython.cast(cython.pointer[cython.const[cython.uchar]], PyBytes_AS_STRING(key))
@@ -106,31 +113,53 @@ def _murmur2(data, size):
     return h ^ (h >> 15)
 
 
-def _mul32(a, b):
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _mul32(a: cython.uint, b: cython.uint) -> cython.uint:
     if cython.compiled:
         return a * b
     return (a * b) & 0xFFFFFFFF
 
 
-def _mul(a, b):
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _mul(a: cython.ulonglong, b: cython.ulonglong) -> cython.ulonglong:
     if cython.compiled:
         return a * b
     return (a * b) & M64
 
 
-def _add(a, b):
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _add(a: cython.ulonglong, b: cython.ulonglong) -> cython.ulonglong:
     if cython.compiled:
         return a + b
     return (a + b) & M64
 
 
-def _rotate(a, bits):
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _rotate(a: cython.ulonglong, bits: cython.int) -> cython.ulonglong:
     if cython.compiled:
         return (a << bits) | (a >> (64 - bits))
     return ((a << bits) | (a >> (64 - bits))) & M64
 
 
-def _little(data, p, n):
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _little(
+    data: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, n: cython.Py_ssize_t
+) -> cython.ulonglong:
     i: cython.Py_ssize_t
     r: cython.ulonglong = 0
     if cython.compiled:
@@ -147,7 +176,11 @@ P4 = cython.declare(cython.ulonglong, 0x85EBCA77C2B2AE63)
 P5 = cython.declare(cython.ulonglong, 0x27D4EB2F165667C5)
 
 
-def _round(acc, lane):
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _round(acc: cython.ulonglong, lane: cython.ulonglong) -> cython.ulonglong:
     return _mul(_rotate(_add(acc, _mul(lane, P2)), 31), P1)
 
 

@@ -25,10 +25,6 @@ cdef class DropSet:
 cdef (unsigned long long, unsigned int) _hash_view(
     const unsigned char[::1] key, unsigned long long point_a, unsigned long long point_b
 )
-cdef int _put(
-    unsigned long long *words, unsigned long long slots, unsigned long long a, unsigned int b,
-    unsigned long long number, bint room
-) noexcept nogil
 cdef int find_many(
     KeyMap keys, const unsigned long long *a, const unsigned int *b, Py_ssize_t n, long long *found
 ) noexcept nogil

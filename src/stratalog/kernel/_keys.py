@@ -67,7 +67,18 @@ def _hash_view(key, point_a, point_b):
     return key_hash(key, 0, len(key), point_a, point_b)
 
 
-def _put(words, slots, a, b, number, room):
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put(
+    words: cython.pointer[cython.ulonglong],
+    slots: cython.ulonglong,
+    a: cython.ulonglong,
+    b: cython.uint,
+    number: cython.ulonglong,
+    room: cython.bint,
+) -> cython.int:
     """Keep the larger number for a hash. 0: it was there; 1: it is new; -1: new, and there is no room."""
     i: cython.ulonglong = slot_of(a, slots)
     second: cython.ulonglong

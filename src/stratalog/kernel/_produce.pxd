@@ -20,10 +20,3 @@ cdef class Producer:
     cdef int enter(self, long long epoch) noexcept
 
 cdef long long last_sequence_of(long long sequence, long long increment) noexcept nogil
-cdef int _check(
-    const unsigned char *src, Py_ssize_t size, long long *t, Py_ssize_t rows, long long *rules,
-    long long *state
-) noexcept nogil
-cdef int _walk(
-    const unsigned char *src, Py_ssize_t p, Py_ssize_t end, long long *t, long long *rules, long long *state
-) noexcept nogil

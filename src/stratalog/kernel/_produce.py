@@ -592,7 +592,17 @@ class AppendInfo:
                 open_txns[self.table[i + 2]] = self.table[i + 11]
 
 
-def _check(src, size, t, rows, rules, state):
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _check(
+    src: cython.pointer[cython.const[cython.uchar]],
+    size: cython.Py_ssize_t,
+    t: cython.pointer[cython.longlong],
+    rows: cython.Py_ssize_t,
+    rules: cython.pointer[cython.longlong],
+    state: cython.pointer[cython.longlong],
+) -> cython.int:
     """`AppendInfo.check` from row state[0] and byte state[1] on; both end at the batch that was refused."""
     p: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, state[1])
     i: cython.Py_ssize_t
@@ -668,7 +678,17 @@ def _check(src, size, t, rows, rules, state):
     return 0
 
 
-def _walk(src, p, end, t, rules, state):
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _walk(
+    src: cython.pointer[cython.const[cython.uchar]],
+    p: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    t: cython.pointer[cython.longlong],
+    rules: cython.pointer[cython.longlong],
+    state: cython.pointer[cython.longlong],
+) -> cython.int:
     """Check the records in src[p:end] of the batch at ``t``; fill in its least and largest timestamp."""
     f = cython.declare(cython.longlong[9])
     n: cython.longlong = 0

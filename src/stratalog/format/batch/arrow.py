@@ -102,44 +102,6 @@ def _constant(name: str, value: str | int, rows: int) -> pa.Array:
     return _repeated(name, value, max(1024, 1 << (rows - 1).bit_length())).slice(0, rows)
 
 
-def decode_arrow(
-    buf: Buffer,
-    scan: Scan,
-    first: int = 0,
-    last: int | None = None,
-    *,
-    columns: Sequence[str] = COLUMNS,
-    topic: str,
-    partition: int,
-    lo: int = 0,
-    hi: int = MAX_OFFSET,
-    since: int | None = None,
-    until: int | None = None,
-    skip: Container[int] | None = None,
-    max_bytes: int = MAX_BATCH_BYTES,
-) -> list[pa.RecordBatch]:
-    """The records of batches first … last - 1 as Arrow, about 8 MiB of them a RecordBatch.
-
-    Only offsets in [lo, hi) and timestamps in [since, until); control batches and rows in ``skip`` left out.
-    """
-    groups = iter_arrow(
-        buf,
-        scan,
-        first,
-        last,
-        columns=columns,
-        topic=topic,
-        partition=partition,
-        lo=lo,
-        hi=hi,
-        since=since,
-        until=until,
-        skip=skip,
-        max_bytes=max_bytes,
-    )
-    return [made for made, _ in groups if made is not None]
-
-
 def iter_arrow(
     buf: Buffer,
     scan: Scan,
@@ -156,9 +118,11 @@ def iter_arrow(
     skip: Container[int] | None = None,
     max_bytes: int = MAX_BATCH_BYTES,
 ) -> Iterator[tuple[pa.RecordBatch | None, int]]:
-    """Yield the same one at a time, each with the row after its last batch: None when it has no record.
+    """Yield the records of batches first … last - 1, about 8 MiB a RecordBatch, each with the row after it.
 
-    No more is decompressed at a time than goes into one RecordBatch, and the batch that did not fit in it.
+    Only offsets in [lo, hi) and timestamps in [since, until); control batches and rows in ``skip`` are left
+    out. None stands for batches without such a record. No more is decompressed at a time than goes into one
+    RecordBatch, and the batch that did not fit in it.
     """
     view = as_view(buf)
     bounds = make_bounds(lo, hi, since, until)
@@ -175,6 +139,11 @@ def iter_arrow(
         size += run.size
     if group:
         yield reader.decode(group), group[-1].last
+
+
+def decode_arrow(buf: Buffer, scan: Scan, *args: Any, **options: Any) -> list[pa.RecordBatch]:
+    """Return all that `iter_arrow` yields."""
+    return [made for made, _ in iter_arrow(buf, scan, *args, **options) if made is not None]
 
 
 class _Reader:
