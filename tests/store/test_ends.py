@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,9 @@ def test_an_event_loop_waits_without_a_thread_of_its_own(tmp_path: Path) -> None
     with stratalog.open(tmp_path / "data", background=False) as store:
         topic = store.create_topic("t")
         asyncio.run(main(store, topic))
+        deadline = time.monotonic() + 30
+        while writer_of(store).ends.waiting and time.monotonic() < deadline:
+            time.sleep(0.001)  # a wait is removed just after its callback ran, by the thread that syncs
         assert not writer_of(store).ends.waiting
 
 
