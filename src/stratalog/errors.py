@@ -6,7 +6,7 @@
     │   ├── InvalidTopicError         a name Kafka would refuse
     │   ├── InvalidRecordError        a record or a batch the log cannot take
     │   │   └── RecordTooLargeError   past max.message.bytes or the segment
-    │   └── UnsupportedCodecError     a compression codec nobody defined
+    │   └── UnsupportedCodecError     an unknown compression codec
     ├── NotFoundError                 (also a LookupError)
     │   ├── UnknownTopicError
     │   └── UnknownPartitionError
@@ -15,11 +15,11 @@
     ├── FormatError
     │   ├── CorruptionError           bytes that fail their checks: where, and why
     │   └── UnsupportedFormat         an older or newer version: not damage
-    ├── StorageError                  the disk said no
+    ├── StorageError                  a filesystem operation failed
     │   ├── DiskFullError             heals when there is room
     │   ├── SyncFailedError           after a failed fsync nothing is acknowledged
     │   └── LogDirOfflineError        one directory failed; the others go on
-    ├── ArchiveError                  the object store said no, or does not hold what it should: which object
+    ├── ArchiveError                  a request to the object store failed, or an object is missing
     │   └── ArchiveConflictError      another store, or another process of this one, writes this archive
     ├── StoreError
     │   ├── StoreLockedError          another process writes here: who, and how to reach it

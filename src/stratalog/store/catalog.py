@@ -48,14 +48,14 @@ class TopicEntry:
     directories: Mapping[int, Place] = field(default_factory=dict)
 
     def effective_overrides(self) -> Mapping[str, str]:
-        """The overrides that count: a foreign topic has no policy until it is told one."""
+        """The overrides that count: a foreign topic has no policy until one is set."""
         return {**NO_POLICY, **self.overrides} if self.foreign else self.overrides
 
     def config(self, broker: BrokerConfig) -> TopicConfig:
         return topic_config(broker, self.effective_overrides())
 
     def owned(self) -> TopicEntry:
-        """Return it as ours; what a foreign topic was not told stays without a policy, so its data stays."""
+        """Return it as ours; a foreign topic keeps having no policy where none is set, so its data stays."""
         return replace(self, overrides=self.effective_overrides(), foreign=False, id=self.id or new_id())
 
     def placed(self, places: Mapping[int, Place]) -> TopicEntry:

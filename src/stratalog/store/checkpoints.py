@@ -142,7 +142,7 @@ class Checkpoints:
 
 
 Value = Callable[[PartitionWriter, int | None], int | None]
-"""Looks up what a checkpoint says of a partition, given what it said before."""
+"""Returns the entry of a partition, given the entry before."""
 
 
 def bring_up_to_date(where: LogDir, registry: Registry) -> None:

@@ -145,10 +145,10 @@ class Opening:
         if name in foreign:
             return TopicEntry(name, foreign[name], count, foreign=True, directories=places)
         known = self._settings.current.topics[name]
-        told = known.partitions
+        total = known.partitions
         if self._read_only and known.creating is not None:
-            told = known.creating
-        return TopicEntry(name, known.id, max(told, count), dict(known.config), directories=places)
+            total = known.creating
+        return TopicEntry(name, known.id, max(total, count), dict(known.config), directories=places)
 
     def _finish_deletion(self, each: LogDir, directory: str) -> bool:
         """Return True if a directory belongs to a topic whose deletion was decided; a writer removes it."""
@@ -391,7 +391,7 @@ class Opening:
         )
 
     def _not_given(self) -> list[str]:
-        """Return the log directories that the settings know and nobody gave."""
+        """Return the log directories that the settings know and that were not given."""
         here = {each.id for each in self._dirs.online()}
         here |= {each.path for each in self._dirs.all if each.offline is not None}
         return [

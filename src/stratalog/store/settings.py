@@ -90,7 +90,7 @@ class SavedSettings:
     def mark_dirty(self, where: LogDir) -> None:
         """Before the first write to a directory; the settings file in it says that it is ours from now on.
 
-        What was said about the store as a whole is kept from here on, too.
+        The broker settings of this open are kept from here on, too.
         """
         if self._unsaved():
             with self._saving:
@@ -129,11 +129,11 @@ class SavedSettings:
         return known
 
     def _unsaved(self) -> bool:
-        """True when the settings file does not yet know what this open said, or where."""
+        """True when the file lacks the broker settings of this open, or one of its directories."""
         return self.current.store != self._kept() or self.current.directories != self._directories()
 
     def _kept(self) -> dict[str, str]:
-        """What is kept of what was said about the store as a whole."""
+        """Return the broker settings to keep in the file."""
         return self._config.explicit if self._remember else dict(self.current.store)
 
 
@@ -165,12 +165,12 @@ def remembered(fs: FileSystem, paths: Sequence[str]) -> BrokerConfig:
         except (FileNotFoundError, NotADirectoryError, FormatError, StorageError):
             continue  # opening will say what is wrong with it
     kept = newest(found)
-    said = dict(kept.store) if kept is not None else {}
+    saved = dict(kept.store) if kept is not None else {}
     try:
-        return BrokerConfig.parse(said)
+        return BrokerConfig.parse(saved)
     except ConfigError:
         known = {}
-        for name, value in said.items():
+        for name, value in saved.items():
             try:
                 BrokerConfig.parse({name: value})
                 known[name] = value

@@ -101,7 +101,7 @@ def open_store(
     """Open a store at one or several log directories.
 
     ``config`` holds broker settings by Kafka's names. They are kept with the store from its first write on:
-    None means what was said last, so that a command line beside a program goes by the program's settings;
+    None means the settings kept with the store, so that the command line uses those of the program;
     an empty mapping means the defaults; with ``remember=False`` they hold for this open only.
 
     ``create=False`` refuses a directory that is not there. ``janitor=True`` carries the topics' policies out
@@ -420,7 +420,7 @@ class Store:
                 self.topic(name).refresh_writers()
 
     def repair(self, name: str, partition: int, *, action: str, dry_run: bool = False) -> RepairReport:
-        """Give up or rebuild what is damaged, exactly as told; the partition is closed meanwhile.
+        """Give up or rebuild what is damaged, as ``action`` says; the partition is closed meanwhile.
 
         ``dry_run`` changes nothing, works on a read-only store and leaves the partition open.
         """
@@ -464,7 +464,7 @@ class Store:
                 self.topic(name).refresh_writers()
 
     def _try_repair(self, entry: TopicEntry, partition: int, action: str) -> RepairReport:
-        """Tell what a repair would do, with handles of its own, beside whoever has the partition open."""
+        """Report what a repair would do, with its own handles; the partition stays open."""
         partitions = self.partitions
         check_partition(entry, partition)
         if partitions.is_missing(entry, partition):
@@ -654,7 +654,7 @@ class Store:
             self._background.stop()
         if self._janitor is not None:
             self._janitor.join()
-        self.partitions.claims.close()  # whoever rewrites segments must be done before the lock goes
+        self.partitions.claims.close()  # rewrites of segments must end before the lock is released
         self.partitions.changes.close()
         with self._closing:
             if self._released:
@@ -669,7 +669,7 @@ class Store:
                 for release in reversed(releases):
                     for _ in range(2):  # the second time for one that an interrupt cut short
                         rest.callback(release)
-                if partitions.closed is None:  # afterwards the directories may be somebody else's
+                if partitions.closed is None:  # afterwards another process may hold the directories
                     began_open = False  # this call tells by itself what fails
                     try:
                         if not self.read_only:

@@ -358,7 +358,7 @@ class Topic:
         transactions left empty are skipped: the next record's offset shows the gap. Records that are deleted
         before they are read are not: the log start passed this reader, which is an `OffsetOutOfRangeError`
         with the offset to go on from as ``first``, as for a consumer of Kafka. ``skip_damaged``
-        goes on behind corrupt batches instead of raising; a function given for it is told each
+        goes on behind corrupt batches instead of raising; a function given for it is called with each
         `Damage` that was skipped.
         """
         view = self._view(partition)

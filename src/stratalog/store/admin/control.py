@@ -158,7 +158,7 @@ def _no_constant(text: str) -> NoReturn:
 def listen(directory: str) -> tuple[socket.socket, str]:
     """A listening socket in the log directory, or in the temporary directory when its path is too long.
 
-    For whoever holds the lock of the directory: what an earlier holder left of either is swept away.
+    The caller must hold the lock of the directory. Sockets that an earlier holder left are removed.
     """
     address = os.path.join(os.path.abspath(directory), SOCKET_NAME)
     if len(os.fsencode(address)) > LONGEST_ADDRESS:

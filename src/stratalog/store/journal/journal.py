@@ -4,7 +4,7 @@
     2  the entry goes to `stratalog.journal` in every log directory: from here on the commit happens
     3  file by file, in order: batches join the active segment, a file as large as a segment becomes one
     4  every partition is synced; the entry leaves the journal, its id stays there
-    5  what was staged for it, and whatever nobody will commit any more, is removed
+    5  what was staged for it, and what can no longer be committed, is removed
 
 A crash before 2 leaves the log as it was. After 2 the next open, or the next commit, does what is left; a
 commit that comes again, with whatever staged files, is then a no-op.
@@ -294,7 +294,7 @@ class Journal:
         self._save(self._state.with_pending(entry))
 
     def path(self, file: StagedFile) -> str | None:
-        """Where a staged file lies: whoever staged it may know the log directory by another name."""
+        """Return where a staged file lies; None when it is gone."""
         for each in self._partitions.dirs.online():
             path = f"{staging.root_of(each.path)}/{file.name}"
             if self._context.fs.exists(path):

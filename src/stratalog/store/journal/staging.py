@@ -4,7 +4,7 @@ Beside every log directory, on the same filesystem and outside of what a Kafka b
 
     <log dir>.staging/<query>@<batch>@<host>@<pid>@<start>/<attempt>.<topic id>.<topic>-<partition>.<number>
 
-The directory names the commit and its owner: the process at whose end nobody can commit it any more (for
+The directory names the commit and its owner: the process after whose end it can no longer be committed (for
 Spark the driver's JVM); the file the topic it is for, by id: one of the same name that is made later is
 another. Files of failed and speculative attempts lie among the others; only a commit says
 which count.
@@ -115,7 +115,7 @@ def host_name() -> str:
 
 
 def owner_of(pid: int) -> str:
-    """A process of this machine, told apart from later ones with its number."""
+    """Name a process of this machine, distinct from later ones with the same pid."""
     return f"{host_name()}@{pid}@{_start_of(pid) or 0}"
 
 
@@ -129,7 +129,7 @@ def _start_of(pid: int) -> int | None:
 
 
 def is_alive(owner: str) -> bool | None:
-    """Whether an owner lives; None when that cannot be told from here."""
+    """Return True if an owner is alive; None for one on another machine."""
     host, pid, start = owner.split("@")
     if host != host_name():
         return None
@@ -328,7 +328,7 @@ def sweep(
     is_committed: Callable[[str, int], bool],
     kept: Container[str],
 ) -> None:
-    """Remove what nobody will commit; ``kept`` names the directories that a pending commit needs."""
+    """Remove what can no longer be committed; ``kept`` names the directories that a pending commit needs."""
     for log_dir in log_dirs:
         try:
             for directory in _doomed(context, root_of(log_dir), is_committed, kept):

@@ -1,12 +1,12 @@
-"""Who is rewriting which partition: one at a time, and long work gives way when somebody else wants in.
+"""Claims on partitions: one rewrite at a time, and long work stops when another thread wants the partition.
 
 Compaction, erasing and archiving work on a partition for minutes without holding any lock of it; moving,
 repairing and deleting it must not happen meanwhile. Nothing here survives the process, and nothing needs
-to: what was being written when it died is told by its file names.
+to: file names show what was being written when it died.
 
-A partition may also be lent, to somebody outside who prepares something in a place of its own: that stops
+A partition may also be lent to another process that prepares files in a directory of its own: that stops
 `attempt` like a claim does, while `claim` just ends it. A loan that is not extended in time is over, because
-nobody can tell whether the borrower lives.
+the borrower may be dead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Loan(NamedTuple):
 
 
 class Claims:
-    """Partitions that are spoken for. Thread-safe."""
+    """The partitions that are claimed or lent. Thread-safe."""
 
     def __init__(self) -> None:
         self._lent: dict[Key, _Loan] = {}
@@ -41,7 +41,7 @@ class Claims:
 
     @contextmanager
     def attempt(self, key: Key) -> Iterator[bool]:
-        """Claim a partition if nobody has it, for the length of the block; False when somebody does."""
+        """Claim a partition for the length of the block if it is free; yield whether it was."""
         got = False
         try:
             with self._changed.lock:
@@ -56,7 +56,7 @@ class Claims:
 
     @contextmanager
     def claim(self, key: Key) -> Iterator[None]:
-        """Claim a partition, waiting for whoever has it; they see that it is wanted."""
+        """Claim a partition for the block; wait for its holder, which sees that it is wanted."""
         got = False
         try:
             with self._changed.lock:
@@ -80,7 +80,7 @@ class Claims:
     # -- loans -------------------------------------------------------------------------------------------
 
     def lend(self, key: Key, token: str, seconds: float) -> bool:
-        """Lend a partition if nobody has it; ``token`` is what the borrower is known by."""
+        """Lend a partition if it is free; ``token`` identifies the borrower."""
         with self._changed.lock:
             if not self._free(key):
                 return False
@@ -133,7 +133,7 @@ class Claims:
         return key not in self._held and not self._wanted[key] and not self._closed
 
     def wanted(self, key: Key) -> bool:
-        """Whether somebody waits for this partition: long work stops at its next safe point."""
+        """Whether a thread waits for this partition: long work stops at its next safe point."""
         return self._wanted[key] > 0
 
     def close(self) -> None:

@@ -185,7 +185,7 @@ class Lifecycle:
         return wait_s
 
     def views(self, topic: str | None, partition: int | None = None) -> Iterator[tuple[TopicEntry, View]]:
-        """The partitions with a policy, in order. A foreign topic has none until it is told one."""
+        """The partitions with a policy, in order. A foreign topic has none until one is set."""
         partitions = self.partitions
         if topic is not None and partition is not None:
             partitions.view(topic, partition)  # raises for one that is not there
@@ -288,7 +288,7 @@ class Lifecycle:
         return self.stopping
 
     def stop_for(self, key: tuple[str, int]) -> Callable[[], bool]:
-        """Whether long work on a partition should end: the store closes, or somebody else wants it."""
+        """Whether long work on a partition should end: the store closes, or another thread wants it."""
         return lambda: self.stopping or self.claims.wanted(key)
 
     def spent(self, seconds: float) -> None:
@@ -418,7 +418,7 @@ class _Work:
 
 
 SWEEP_EVERY_S = 3600.0
-"""How often the archive is looked through for what nobody needs; it means listing all of it."""
+"""How often the archive is swept; that lists all of it."""
 
 
 class _Rounds:

@@ -42,7 +42,7 @@ class Situation(NamedTuple):
 
     ``segments``            local and archived, each once, in order, the active one last.
     ``first_dirty_offset``  the cleaner's checkpoint; None when it has none.
-    ``duplicate_ratio``     an estimate; None when nobody made one.
+    ``duplicate_ratio``     an estimate; None when there is none.
     ``cleaner_wait_s``      how long the brakes on cleaning make it wait.
     ``clock``               what is known of the wall clock.
     """

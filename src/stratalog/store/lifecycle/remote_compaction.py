@@ -1,4 +1,4 @@
-"""Partitions lent to somebody who compacts them elsewhere: described, kept free, and swapped in here.
+"""Partitions lent to another process that compacts them elsewhere; the result is swapped in here.
 
 The borrower (a Spark job) asks for a partition that is due and gets a `CleaningTask` with a directory of its
 own beside the log directory. While it works the partition is not archived and not compacted here; whoever

@@ -229,7 +229,7 @@ def verify(
     *,
     progress: Callable[[int], None] | None = None,
 ) -> VerifyReport:
-    """Check every CRC, offset, index and sidecar; ``progress`` is told how many bytes went by."""
+    """Check every CRC, offset, index and sidecar; ``progress`` is called with the bytes checked."""
     report = VerifyReport()
     for name in store.topics() if topic is None else [topic]:
         count = store.topic(name).partitions

@@ -71,7 +71,7 @@ Stop = Callable[[], bool]
 class Tiering:
     """The archive of a store, for the partitions it writes. Thread-safe; one change a partition at a time.
 
-    ``work_dir`` is where archived segments are rewritten: outside the log directories, gone at rest.
+    ``work_dir`` is where archived segments are rewritten: outside the log directories, removed afterwards.
     """
 
     def __init__(self, partitions: Partitions, archive: Archive, work_dir: str) -> None:

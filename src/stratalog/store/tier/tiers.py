@@ -40,7 +40,7 @@ def local_start_offset(fs: FileSystem, directory: str) -> int:
     try:
         copy = read_local_copy(fs, directory)
     except FormatError:
-        return 0  # then nothing is removed; whoever attaches the archive says that the copy is damaged
+        return 0  # then nothing is removed; attaching the archive reports that the copy is damaged
     return 0 if copy is None else copy.local_start_offset
 
 
@@ -51,7 +51,7 @@ class Tier:
         self.archive = archive
         self.directory = directory
         self.lock = locks.rlock("tier")
-        """Held by whoever changes the archive, for as long as that takes."""
+        """Held during a change of the archive, I/O and all."""
         self.manifest: Manifest | None = None
         self.local_start_offset = 0
         self.closed = False
