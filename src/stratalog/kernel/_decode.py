@@ -56,7 +56,16 @@ def _long_varint(
     return 0, -2
 
 
-def read_varint(src, p, end, longest):
+@cython.cfunc
+@cython.inline  # read_record is as fast as its varints
+@cython.nogil
+@cython.exceptval(check=False)
+def read_varint(
+    src: cython.pointer[cython.const[cython.uchar]],
+    p: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    longest: cython.int,
+) -> tuple[cython.ulonglong, cython.Py_ssize_t]:
     """The zigzag number at ``p``, still zigzag, and the position after it (or a negative code)."""
     if p < end and src[p] < 0x80:
         return src[p], p + 1
