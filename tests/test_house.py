@@ -19,8 +19,8 @@ PACKAGE = ROOT / "src" / "stratalog"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 MAX_LINES = 950
 MAX_MODULES = 14
-FOREIGN_PRIVATE = frozenset({"_gateway", "_getframe", "_jsc"})
-"""Private names of PySpark and sys for which they have no public one."""
+FOREIGN_PRIVATE = frozenset({"_exit", "_gateway", "_getframe", "_jsc"})
+"""Private names of PySpark, os and sys for which they have no public one."""
 NAMED_TUPLE = frozenset({"_asdict", "_fields", "_make", "_replace"})
 CONFIG = str(ROOT / "pyproject.toml")
 

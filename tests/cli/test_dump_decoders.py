@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from stratalog.cli.dump import schemas
 from stratalog.cli.dump.decoders import control_facts, control_text, decoder
-from stratalog.cli.dump.kernel import RawRecord
 from stratalog.cli.dump.schema import Message, Reader, parse_table, read_message, to_json
 from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError
+from stratalog.kernel.dump import RawRecord
 
 # One line a message: name, version, bytes in hex ("-" for none), JSON; written by Kafka 4.3.1's classes.
 MESSAGES = (Path(__file__).parent / "dump_expected" / "messages.txt").read_bytes().decode().split("\n")[:-1]

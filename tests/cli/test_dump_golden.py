@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from stratalog.cli.dump import EXIT_OK, DumpOptions, dump_files, kernel
+from stratalog.cli.dump import EXIT_OK, DumpOptions, dump_files
+from stratalog.kernel import dump as kernel
 from stratalog.kernel.loader import interpreted
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "kafka-4.3.1"

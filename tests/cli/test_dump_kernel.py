@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.cli.dump import DumpOptions, dump_files, kernel
+from stratalog.cli.dump import DumpOptions, dump_files
 from stratalog.cli.dump.output import Output
 from stratalog.kernel import _dump, dump_slots
+from stratalog.kernel import dump as kernel
 from stratalog.kernel.loader import interpreted
 
 LOG_DIR = Path(__file__).parent.parent / "golden" / "kafka-4.3.1" / "log-dir"

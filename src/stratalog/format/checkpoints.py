@@ -30,7 +30,6 @@ RECOVERY_POINT = "recovery-point-offset-checkpoint"
 LOG_START = "log-start-offset-checkpoint"
 HIGH_WATERMARK = "replication-offset-checkpoint"
 CLEANER = "cleaner-offset-checkpoint"
-LEADER_EPOCH = "leader-epoch-checkpoint"
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 # Java's \s, which is narrower than Python's.

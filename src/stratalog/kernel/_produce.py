@@ -32,8 +32,8 @@ from cython.cimports.stratalog.kernel.native import (
 
 native_init()
 
-# Whether a batch may follow: it may, it is a repeated one, or why it may not.
-ADMITTED, DUPLICATE, FENCED, UNSEQUENCED, NEW_EPOCH, GAP, NOT_TRANSACTIONAL, COORDINATOR_FENCED = range(8)
+# Whether a batch may follow: 0, it may; else it is a repeated one, or why it may not.
+DUPLICATE, FENCED, UNSEQUENCED, NEW_EPOCH, GAP, NOT_TRANSACTIONAL, COORDINATOR_FENCED = range(1, 8)
 
 
 def last_sequence_of(sequence, increment):
@@ -102,7 +102,7 @@ class Producer:
         return -1
 
     def check(self, epoch, base_sequence, transactional, client):
-        """Say whether a data batch may follow: ADMITTED, or the reason against it."""
+        """Say whether a data batch may follow: 0, or the reason against it."""
         last: cython.longlong
         if epoch < self.epoch:
             return 2
@@ -126,7 +126,7 @@ class Producer:
     def check_marker(
         self, epoch: cython.longlong, coordinator_epoch: cython.longlong, transaction_version: cython.int
     ) -> cython.int:
-        """Say whether a marker may follow: ADMITTED, or the reason against it.
+        """Say whether a marker may follow: 0, or the reason against it.
 
         From transaction version 2 on (KIP-890) every marker brings a new epoch: the present one is that of a
         marker sent again, which is only right when nothing is open any more.
@@ -371,7 +371,7 @@ class AppendInfo:
     def admit(self, producers: dict, client: cython.bint) -> cython.int:
         """Compare the batches with what is known of their producers, by id. Changes nothing.
 
-        ADMITTED; DUPLICATE, when the only batch is one of the producer's last five in its epoch: then
+        0; DUPLICATE, when the only batch is one of the producer's last five in its epoch: then
         ``base_offset``, ``last_offset`` and ``timestamp`` are those of the first time; or the reason against
         the batch ``batch_index``.
         """

@@ -86,7 +86,7 @@ class LockChecker:
         self.violations: list[str] = []
         self.edges: set[tuple[str, str]] = set()
         """Every pair (held, taken) that was seen."""
-        self.on_block: Callable[[bool], None] = lambda blocked: None
+        self.on_block: Callable[[bool], None] = lambda _: None
         self.known = list(known)
         self.seen_known: set[Known] = set()
         self._ranks = {rank.name: (number, rank.io) for number, rank in enumerate(locks.ORDER)}

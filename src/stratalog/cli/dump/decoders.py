@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import cache
 
 from stratalog.cli.dump import schemas
-from stratalog.cli.dump.kernel import RawRecord
 from stratalog.cli.dump.schema import (
     MAX_VERSION,
     Json,
@@ -22,6 +21,7 @@ from stratalog.cli.dump.schema import (
     to_json,
 )
 from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError
+from stratalog.kernel.dump import RawRecord
 
 Decoder = Callable[[RawRecord], tuple[str | None, str | None]]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from stratalog.cli.dump import kernel
 from stratalog.cli.dump.logfile import Window, body_of
 from stratalog.cli.dump.output import MAX_INT, DumpOptions, Printer, Problems
 from stratalog.errors import FormatError, UnsupportedCodecError
@@ -18,6 +17,7 @@ from stratalog.format import producer_snapshot, txn_index
 from stratalog.format.layout import make_struct
 from stratalog.fs import File, FileSystem
 from stratalog.kernel import crc32c
+from stratalog.kernel import dump as kernel
 from stratalog.kernel import dump_slots as at
 
 OFFSET_ENTRY = struct.Struct(">ii")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
-from stratalog.cli.dump import kernel
 from stratalog.cli.dump.decoders import Decoder, control_facts, control_text, reason
 from stratalog.cli.dump.output import MAX_INT, DumpOptions, Output, Printer, Problems
 from stratalog.cli.read import json_bytes
@@ -18,6 +17,7 @@ from stratalog.errors import CorruptionError, FormatError, UnsupportedCodecError
 from stratalog.format import codecs
 from stratalog.fs import File
 from stratalog.kernel import crc32c
+from stratalog.kernel import dump as kernel
 from stratalog.kernel import dump_slots as at
 
 CHUNK_BYTES = 1 << 20

@@ -24,9 +24,9 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stratalog.cli.dump.kernel import java_string
 from stratalog.config import canonical_number
 from stratalog.errors import CorruptionError, UnsupportedFormat
+from stratalog.kernel.dump import java_string
 
 Json = None | bool | int | float | str | bytes | list["Json"] | dict[str, "Json"]
 

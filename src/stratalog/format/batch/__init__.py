@@ -12,8 +12,6 @@ Pure functions over buffers; what a crash may leave of a batch is told by ``scan
 
 from __future__ import annotations
 
-from typing import Any
-
 from stratalog.format.batch.arrow import (
     COLUMNS,
     ArrowRows,
@@ -100,9 +98,3 @@ __all__ = [
     "with_codec",
     "write_field",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "SCHEMA":  # needs pyarrow, so it is made when asked for
-        return schema_for(COLUMNS)
-    raise AttributeError(name)

@@ -33,8 +33,6 @@ from stratalog.format.batch.header_scan import Buffer, Scan, as_view
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    SCHEMA: pa.Schema
-
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 GROUP_BYTES = 8 << 20
 """About how many bytes of records go into one RecordBatch."""
@@ -80,12 +78,6 @@ def schema_for(columns: Sequence[str]) -> pa.Schema:
         types = column_types()
         made = _schemas[names] = pa.schema([pa.field(name, types[name]) for name in names])
     return made
-
-
-def __getattr__(name: str) -> Any:
-    if name == "SCHEMA":
-        return schema_for(COLUMNS)
-    raise AttributeError(name)
 
 
 @lru_cache(maxsize=16)

@@ -125,8 +125,6 @@ class ProducerState:
     def __init__(self, expiration_ms: int = 86_400_000, log_start_offset: int = 0) -> None:
         self._expiration_ms = expiration_ms
         self._log_start_offset = log_start_offset
-        self.seen_any = False
-        """True if a batch with a producer id was ever taken in."""
         self._producers: dict[int, Producer] = {}
         self._open: dict[int, int] = {}  # first offset of a transaction -> producer id
         self._decided: dict[int, int] = {}  # first offset -> marker the high watermark has yet to pass
@@ -192,7 +190,6 @@ class ProducerState:
 
     def remember(self, info: AppendInfo, first: int) -> None:
         """Take ready-made batches in, from row ``first`` to the last that is written."""
-        self.seen_any = True
         info.remember(self._producers, self._open, first)
 
     def update(self, batch: ProducerBatch, *, replay: bool = False) -> CompletedTxn | None:
@@ -320,7 +317,6 @@ class ProducerState:
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._producers[producer_id] = Producer()
-            self.seen_any = True
         return producer
 
     def _forget_decided(self, offset: int) -> None:

@@ -1,4 +1,4 @@
-"""The dump kernel, compiled where it was built and interpreted where not, with types for the rest of us."""
+"""The loops of the dump tool, with types; only the command that needs them loads this module."""
 
 from __future__ import annotations
 
