@@ -246,7 +246,7 @@ def test_what_is_wrong_is_told_before_a_task_runs(
 
 
 def test_modes_and_topics_that_cannot_be(log: Path) -> None:
-    with pytest.raises(ConfigError, match="only ever added to"):
+    with pytest.raises(ConfigError, match="append-only"):
         make_writer({"path": str(log), "topic": "t"}, schema_of("value string"), True)
     with pytest.raises(UnknownTopicError, match="there are keyed, other, small, t"):
         make_writer({"path": str(log), "topic": "nope"}, schema_of("value string"), False)
