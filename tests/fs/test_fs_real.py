@@ -9,7 +9,6 @@ import os
 import resource
 import subprocess
 import threading
-import timeit
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -217,15 +216,6 @@ def test_a_file_that_grows_while_it_is_read_stays_within_the_limit(
     assert len(fs.read_file(str(tmp_path / "f"), limit=100)) == 100
     with pytest.raises(StorageError, match="grew"):
         fs.read_file(str(tmp_path / "f"), limit=50)
-
-
-def test_the_hot_path_adds_little_to_the_system_call(tmp_path: Path) -> None:
-    with RealFileSystem().open(str(tmp_path / "f"), "x") as file:
-        fd, data = file.fileno(), b"x" * 120
-        bare = min(timeit.repeat(lambda: os.pwrite(fd, data, 0), number=2000, repeat=15)) / 2000
-        ours = min(timeit.repeat(lambda: file.pwrite(data, 0), number=2000, repeat=15)) / 2000
-    # A tenth of a microsecond where it is quiet; the bound leaves room for a busy machine.
-    assert ours - bare < 1e-6, (bare, ours)
 
 
 def test_reserved_space_is_taken_and_given_back(tmp_path: Path) -> None:
