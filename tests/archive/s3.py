@@ -14,6 +14,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 START_TIMEOUT_S = 120
+SERVER = """
+import sys, threading
+from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import run_simple
+
+moto, one_at_a_time = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+def answer(environ, start_response):
+    with one_at_a_time:
+        return moto(environ, start_response)
+
+run_simple("127.0.0.1", int(sys.argv[1]), answer, threaded=True, request_handler=MotoRequestHandler)
+"""
+"""S3's conditional writes are atomic; moto checks and writes in two steps, so it gets one request at a time."""
 
 
 @contextmanager
@@ -24,7 +38,7 @@ def s3_server() -> Iterator[str]:
         port = free.getsockname()[1]
     endpoint = f"http://127.0.0.1:{port}"
     server = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, "-W", "ignore", "-c", SERVER, str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "MOTO_ALLOW_NONEXISTENT_REGION": "true"},
