@@ -27,7 +27,7 @@ def answer(environ, start_response):
 
 run_simple("127.0.0.1", int(sys.argv[1]), answer, threaded=True, request_handler=MotoRequestHandler)
 """
-"""S3's conditional writes are atomic; moto checks and writes in two steps, so it gets one request at a time."""
+"""S3's conditional writes are atomic. Moto checks and writes in two steps: it gets one request at a time."""
 
 
 @contextmanager
