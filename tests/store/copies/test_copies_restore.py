@@ -273,7 +273,7 @@ def test_what_cannot_be_restored_is_refused_with_the_way_out() -> None:
     store = make(fs, clock, [1, 2, 3])
     with pytest.raises(errors.InvalidArgumentError, match="to_time"):
         restore(store, "/c")
-    with pytest.raises(errors.OffsetOutOfRangeError, match="holds 0 to 3"):
+    with pytest.raises(errors.OffsetOutOfRangeError, match="holds offsets 0-2"):
         restore(store, "/c", to_offsets={(TOPIC, 0): 4})
     with pytest.raises(errors.InvalidArgumentError, match="no partition"):
         restore(store, "/c", to_offsets={("other", 0): 1})
