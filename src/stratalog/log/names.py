@@ -37,12 +37,17 @@ LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 TAIL: Final = "stratalog.tail"
 ARCHIVE: Final = "stratalog.archive"
+MOVED: Final = "stratalog.moved"
+ARRIVING: Final = "stratalog.arriving"
 
 SEGMENT_KINDS: Final[tuple[Kind, ...]] = ("log", "index", "timeindex", "txnindex", "seal", "keyindex")
 """The files of one segment, in the order they are renamed: the log first."""
 
 PARTITION_FILES: Final = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, TAIL, ARCHIVE})
 """Files of a partition without an offset in their name."""
+
+MARKS: Final = frozenset({MOVED, ARRIVING})
+"""Say that a directory is about to stop or start being the partition. In the one that is, a crash left them."""
 
 MAX_OFFSET: Final = 2**63 - 1
 MAX_TOPIC_LENGTH: Final = 249

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 from stratalog.errors import ClosedError, CorruptionError, StorageError, StratalogError
 from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext
-from stratalog.log.names import DELETED, parse_partition_dir
+from stratalog.log.names import DELETED, MOVED, parse_partition_dir
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.catalog import View
 from stratalog.store.logdir import LogDir
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 COPY_BYTES = 4 << 20
 P = ParamSpec("P")
 T = TypeVar("T")
-MOVED = "stratalog.moved"
 
 
 def is_moved(fs: FileSystem, directory: str) -> bool:

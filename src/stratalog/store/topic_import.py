@@ -26,7 +26,7 @@ from stratalog.format.settings import newest
 from stratalog.fs import FileSystem, HandleCache, RealFileSystem
 from stratalog.log.arguments import check_number
 from stratalog.log.context import Clock, LogContext, SystemClock
-from stratalog.log.names import collides, parse_partition_dir, partition_dir, validate_topic
+from stratalog.log.names import ARRIVING, collides, parse_partition_dir, partition_dir, validate_topic
 from stratalog.store.catalog import MAX_PARTITIONS, TopicEntry
 from stratalog.store.paths import Paths, path_list
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 ImportInto: TypeAlias = "Store | AdminClient | Paths"
 """An open store, a way to one that another process holds, or the paths of one."""
 
-ARRIVING = "stratalog.arriving"
 LONGEST_NAME = 255
 
 

@@ -125,7 +125,7 @@ def view_of(
     plain: dict[int, _Files] = {}
     swap: dict[int, _Files] = {}
     cleaned: list[FileName] = []
-    doomed: list[str] = []  # .deleted and .tmp
+    doomed: list[str] = []  # .deleted, .tmp and marks
     snapshots: list[int] = []
     deleted: list[FileName] = []
     torn: list[FileName] = []
@@ -133,7 +133,9 @@ def view_of(
     for name in sorted(entries):
         parsed = parse_file(name)
         if parsed is None:
-            if name.endswith(names.TMP) and name[: -len(names.TMP)] in names.PARTITION_FILES:
+            if name.removesuffix(names.TMP) in names.MARKS or (
+                name.endswith(names.TMP) and name.removesuffix(names.TMP) in names.PARTITION_FILES
+            ):
                 doomed.append(name)
             elif name not in names.PARTITION_FILES:
                 unknown.append(name)
