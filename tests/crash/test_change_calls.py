@@ -1,4 +1,4 @@
-"""A crash before every call of a change to a store: no record is lost, and the next start leaves no remains."""
+"""A crash before every call of a change to a store loses no record, and the next start leaves no remains."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ import stratalog
 from stratalog.errors import StratalogError
 from stratalog.fs import SurvivorMode
 from stratalog.log.names import PARTITION_FILES, SEGMENT_KINDS, SNAPSHOT, parse_file
+from stratalog.store.lifecycle.reports import verify
 from stratalog.store.store import Store
 from stratalog.testing import HistoryError, ManualClock, MemoryFileSystem, committed, read_raw
 from tests.crash.campaign import Tally
@@ -136,6 +137,31 @@ class KeyedLog:
 
     def judge(self) -> None:
         everything, visible = self.found()
+        self.judge_records(everything, visible)
+        topic = self.topic
+        if (topic.log_start_offset(0), topic.log_end_offset(0)) != (0, self.end):
+            raise HistoryError(f"{topic.log_start_offset(0)} to {topic.log_end_offset(0)}, not {self.end}")
+        served = {record.offset: (record.key, record.value) for record in topic.read(0)}
+        if served != everything:
+            raise HistoryError(f"served {sorted(served)}, on disk {sorted(everything)}")
+        for key, at in {seen[0]: at for at, seen in visible.items()}.items():
+            record = topic.get(key, 0) if key is not None else None
+            if key is not None and (record is None or record.offset < at):
+                raise HistoryError(f"get {key!r} finds {record}, not offset {at}")
+
+    def judge_unrecovered(self) -> None:
+        """Judge what a reader sees that comes before the next writer."""
+        with stratalog.open(ROOT, fs=self.fs, clock=self.clock, read_only=True) as store:
+            topic = store.topic(TOPIC)
+            everything, visible = (
+                {each.offset: (each.key, each.value) for each in topic.read(0, isolation=isolation)}
+                for isolation in ("read_uncommitted", "read_committed")
+            )
+            self.judge_records(everything, visible)
+            if damages := verify(store).damages:
+                raise HistoryError(f"damage: {damages}")
+
+    def judge_records(self, everything: dict[int, Seen], visible: dict[int, Seen]) -> None:
         for offset, seen in everything.items():
             if self.appended.get(offset) != seen:
                 raise HistoryError(f"offset {offset} holds {seen}, not {self.appended.get(offset)}")
@@ -154,16 +180,6 @@ class KeyedLog:
                 raise HistoryError(f"{key!r}, deleted at {at}, is back from the dead at {shown[key]}")
             elif value is not None and shown.get(key) != at:
                 raise HistoryError(f"{key!r}: the latest is at {at}, shown is {shown.get(key)}")
-        topic = self.topic
-        if (topic.log_start_offset(0), topic.log_end_offset(0)) != (0, self.end):
-            raise HistoryError(f"{topic.log_start_offset(0)} to {topic.log_end_offset(0)}, not {self.end}")
-        served = {record.offset: (record.key, record.value) for record in topic.read(0)}
-        if served != everything:
-            raise HistoryError(f"served {sorted(served)}, on disk {sorted(everything)}")
-        for key, at in shown.items():
-            record = topic.get(key, 0) if key is not None else None
-            if key is not None and (record is None or record.offset < at):
-                raise HistoryError(f"get {key!r} finds {record}, not offset {at}")
 
     def check_orphans(self) -> None:
         """Every file is one of a segment that is there, or one of the partition."""
@@ -199,6 +215,7 @@ def judge_survivor(log: KeyedLog, mode: SurvivorMode, seed: int) -> None:
     """Boot what a crash leaves now, judge it, finish the work, crash and boot again, judge."""
     rng = random.Random(seed)
     after = log.branch(log.fs.survivor(mode, rng))
+    after.judge_unrecovered()
     after.open()
     after.check_orphans()
     after.judge()

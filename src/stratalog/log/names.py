@@ -47,7 +47,7 @@ PARTITION_FILES: Final = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA,
 """Files of a partition without an offset in their name."""
 
 MARKS: Final = frozenset({MOVED, ARRIVING})
-"""Say that a directory is about to stop or start being the partition. In the one that is, a crash left them."""
+"""A directory is about to stop or start being the partition. In the one that is, a crash left them."""
 
 MAX_OFFSET: Final = 2**63 - 1
 MAX_TOPIC_LENGTH: Final = 249

@@ -4,7 +4,7 @@ The new files lie beside the old ones under ``.cleaned``, whole and synced. From
 renames, with a directory sync wherever order matters, makes every moment one that `view` understands:
 
     1  sidecars, then logs from the highest base down:  .cleaned -> .swap      the old segments still count
-    2  the old ones, from the lowest up:                         -> .deleted   the .swap files count
+    2  the old ones, as `removal_order` says:                    -> .deleted   the .swap files count
     3  from the lowest up, log before sidecars:         .swap    -> (plain)
 
 Crash policy: before the end of 1 the next start keeps the old segments and drops what was new; from then on
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from stratalog.errors import StorageError, StratalogError
 from stratalog.log import names
 from stratalog.log.context import LogContext
+from stratalog.log.segment.directory_state import removal_order
 from stratalog.log.segment.segment import Segment
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _replace(writer: PartitionWriter, olds: Sequence[Segment], news: Sequence[Se
     context, directory = writer.context, writer.directory
     writer.swapping = True
     commit(context, directory, news)
-    retire(context, directory, olds, writer.config.file_delete_delay_ms / 1000)
+    retire(context, directory, olds, news, writer.config.file_delete_delay_ms / 1000)
     take_suffix_off(context, directory, news)
     with writer.lock:
         writer.syncer.dropped(list(olds))
@@ -105,11 +106,17 @@ def commit(context: LogContext, directory: str, news: Sequence[Segment]) -> None
         segment.suffix = names.SWAP
 
 
-def retire(context: LogContext, directory: str, olds: Sequence[Segment], delay_s: float) -> None:
-    """Rename the old segments to ``.deleted``: step 2, the lowest first, of each the log first."""
-    for segment in olds:
-        context.deletions.rename(context, [segment.path(kind) for kind in names.SEGMENT_KINDS], delay_s)
-    context.fs.sync_dir(directory)
+def retire(
+    context: LogContext, directory: str, olds: Sequence[Segment], news: Sequence[Segment], delay_s: float
+) -> None:
+    """Rename the old segments to ``.deleted``: step 2."""
+    files = {
+        old.base_offset: {kind: names.file_name(old.base_offset, kind) for kind in names.SEGMENT_KINDS}
+        for old in olds
+    }
+    for part in filter(None, removal_order(files, {new.base_offset for new in news})):
+        context.deletions.rename(context, [f"{directory}/{name}" for name in part], delay_s)
+        context.fs.sync_dir(directory)
 
 
 def take_suffix_off(context: LogContext, directory: str, news: Sequence[Segment]) -> None:

@@ -7,7 +7,8 @@ A directory can be caught at any step of a replacement, Kafka's or ours:
 
     1  the new segments are written as  X.log.cleaned  X.index.cleaned ...
     2  renamed to .swap, the highest base offset first (by us each .log last, when its sidecars are safe)
-    3  the segments they replace are renamed to .deleted, the lowest first (and removed a minute later)
+    3  the segments they replace are renamed to .deleted, the lowest first (and removed a minute later; by
+       us in the order of `removal_order`)
     4  .swap is taken off, the lowest first, the .log of each before its other files
 
 Step 2 going down and a crash in it leave some ``.cleaned`` below or beside every ``.swap``: so a ``.swap`` at
@@ -25,7 +26,7 @@ while a replaced segment and its replacement are both there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -236,6 +237,19 @@ def _in_order(files: _Files) -> list[str]:
     return [files[kind] for kind in names.SEGMENT_KINDS if kind in files]
 
 
+def removal_order(replaced: Mapping[int, Mapping[Kind, str]], by: Container[int]) -> Iterator[list[str]]:
+    """Return the files of replaced segments in parts, to be removed with a directory sync after each.
+
+    A reader may come after a power cut that kept any of a part, and before recovery. It takes an old log
+    where there is one: the first part lets the new segments ``by`` count, each from its base on, while
+    every other old one is still there to be read. And it must not take an old log without its sidecars.
+    """
+    logs = [(base, files[names.LOG]) for base, files in sorted(replaced.items()) if names.LOG in files]
+    yield [log for base, log in logs if base in by]
+    yield [log for base, log in logs if base not in by]
+    yield [name for _, files in sorted(replaced.items()) for kind, name in files.items() if kind != names.LOG]
+
+
 def _servable(
     entries: Mapping[str, int], plain: Mapping[int, _Files], swap: Mapping[int, _Files]
 ) -> tuple[SegmentFiles, ...]:
@@ -268,7 +282,8 @@ def _complete(
         low = min(ends)
         high = max(max(base + 1, end or 0) for base, end in ends.items())
         replaced = [base for base in sorted(plain) if low <= base < high]
-        plan.phase(Delete(name) for base in replaced for name in _in_order(plain.pop(base)))
+        for part in removal_order({base: plain.pop(base) for base in replaced}, ends):
+            plan.phase(Delete(name) for name in part)
 
     segments = []
     orphans: list[str] = []
