@@ -7,6 +7,7 @@ import struct
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -121,6 +122,15 @@ def test_the_newest_offset_of_a_hot_key_needs_one_page_or_two() -> None:
     reads = 0
     assert next(index.newest_first(7)) == BASE + 99_999
     assert reads <= 12
+
+
+@given(st.lists(st.one_of(st.integers(0, 5), st.integers(0, (1 << 64) - 1)), max_size=300))
+def test_both_sorts_agree(hashes: list[int]) -> None:
+    packed, offsets = array("Q", hashes), array("q", range(100, 100 + len(hashes)))
+    plain = keyindex.pack(packed, offsets, 100, 1, 2)
+    with patch.object(keyindex, "_ARROW_SORT_ROWS", 1):
+        assert keyindex.pack(packed, offsets, 100, 1, 2) == plain
+    packed.append(1)  # nothing holds on to the array
 
 
 def test_offsets_out_of_order_are_sorted_within_a_hash() -> None:

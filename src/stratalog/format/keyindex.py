@@ -93,18 +93,19 @@ def _page_seed(header_crc: int, page: int) -> int:
 def _sorted_entries(hashes: array[int], offsets: array[int], base_offset: int) -> bytes:
     """All entries in order. Ten million of them must be sorted outside the interpreter."""
     count = len(hashes)
-    if not count:
-        return b""
+    low, high = min(offsets, default=base_offset), max(offsets, default=base_offset)
+    if low < base_offset or high - base_offset >= 1 << 31:
+        raise InvalidArgumentError(f"offsets {low} to {high} in a segment from {base_offset}")
+    if count < _ARROW_SORT_ROWS:
+        entries = sorted(
+            (hash64 << 32) | (offset - base_offset) for hash64, offset in zip(hashes, offsets, strict=True)
+        )
+        return b"".join([entry.to_bytes(ENTRY_SIZE, "big") for entry in entries])
     import pyarrow as pa
     import pyarrow.compute as pc
 
     hash_column = pa.Array.from_buffers(pa.uint64(), count, [None, pa.py_buffer(hashes)])
     offset_column = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(offsets)])
-    bounds = pc.min_max(offset_column).as_py()
-    if bounds["min"] < base_offset or bounds["max"] - base_offset >= 1 << 31:
-        raise InvalidArgumentError(
-            f"offsets {bounds['min']} to {bounds['max']} in a segment from {base_offset}"
-        )
     order = pc.sort_indices(
         pa.table({"hash": hash_column, "offset": offset_column}),
         sort_keys=[("hash", "ascending"), ("offset", "ascending")],

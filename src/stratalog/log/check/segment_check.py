@@ -367,7 +367,7 @@ class _SegmentCheck:
 
     def _judge_keys(self, keys: ActiveKeyIndex, data: bytes) -> None:
         base = self.segment.base_offset
-        if self.out.intact and data == keyindex.pack(*keys.sorted_arrays(), base, self.size, self.crc):
+        if self.out.intact and data == keyindex.pack(*keys.arrays(), base, self.size, self.crc):
             return
         try:
             reader = keyindex.KeyIndexReader(lambda size, at: data[at : at + size], len(data))

@@ -125,7 +125,7 @@ class Sidecars:
                 )
             case "keyindex" if self.sealer is not None and self.keys is not None:
                 seal = self.seal
-                return keyindex.pack(*self.keys.sorted_arrays(), self.base_offset, seal.size_bytes, seal.crc)
+                return keyindex.pack(*self.keys.arrays(), self.base_offset, seal.size_bytes, seal.crc)
             case _:
                 return None
 

@@ -8,7 +8,7 @@ chained hash table (4 to 8 bytes a record) that is brought up to date by each lo
 
 Equal hashes are not equal keys: the caller verifies the key on the record. Touches no disk. A crash loses
 it, and recovery builds it again from the batches. When the segment is sealed, its ``.keyindex`` is made from
-`sorted_arrays`.
+`arrays`.
 
 One writer may add while any number of threads look up. Rows are added in one step that neither a thread
 switch nor a signal can split, so a lookup never sees half a row. Only lookups touch the table, under a lock
@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from stratalog import kernel, locks
 
 _FIRST_BUCKETS = 1 << 10
-_ARROW_SORT_ROWS = 1 << 16  # below this, importing pyarrow costs more than it saves
 
 
 class ActiveKeyIndex:
@@ -67,13 +66,9 @@ class ActiveKeyIndex:
                 yield rows[2 * row + 1]
             row = older[row]
 
-    def sorted_arrays(self) -> tuple[array[int], array[int]]:
-        """Return hashes (``array('Q')``) and offsets (``array('q')``) sorted by hash, then offset."""
-        # Both sorts are stable and rows are in offset order already.
-        hashes, offsets = self._rows[0::2], array("q", self._rows[1::2].tobytes())
-        if len(hashes) >= _ARROW_SORT_ROWS:
-            return _arrow_sorted(hashes, offsets)
-        return _plain_sorted(hashes, offsets)
+    def arrays(self) -> tuple[array[int], array[int]]:
+        """Return hashes (``array('Q')``) and offsets (``array('q')``), in log order."""
+        return self._rows[0::2], array("q", self._rows[1::2].tobytes())
 
     def _index(self) -> None:
         """Chain the rows added since the last lookup. Under the lock."""
@@ -98,24 +93,3 @@ def _chain(hashes: array[int], first_row: int, heads: array[int], older: array[i
         bucket = hash64 & mask
         chain(heads[bucket])
         heads[bucket] = row
-
-
-def _plain_sorted(hashes: array[int], offsets: array[int]) -> tuple[array[int], array[int]]:
-    values = hashes.tolist()
-    order = sorted(range(len(values)), key=values.__getitem__)
-    return array("Q", map(values.__getitem__, order)), array("q", map(offsets.__getitem__, order))
-
-
-def _arrow_sorted(hashes: array[int], offsets: array[int]) -> tuple[array[int], array[int]]:
-    """The same, six times as fast: a roll of a million keyed records must not take seconds."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    rows = len(hashes)
-    keys = pa.Array.from_buffers(pa.uint64(), rows, [None, pa.py_buffer(hashes)])
-    values = pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(offsets)])
-    order = pc.array_sort_indices(keys)
-    sorted_hashes, sorted_offsets = array("Q"), array("q")
-    sorted_hashes.frombytes(memoryview(keys.take(order).buffers()[1])[: 8 * rows])
-    sorted_offsets.frombytes(memoryview(values.take(order).buffers()[1])[: 8 * rows])
-    return sorted_hashes, sorted_offsets
