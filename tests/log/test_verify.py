@@ -149,6 +149,18 @@ def test_a_log_cut_short(fs: MemoryFileSystem) -> None:
     assert {each.path for each in report.damages} == {log(FIRST), log(FIRST)[:-3] + "index"}
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("base", [FIRST, ACTIVE])
+def test_a_log_cut_at_any_byte_is_named(fs: MemoryFileSystem, base: int) -> None:
+    whole = fs.read_file(log(base))
+    for size in reversed(range(len(whole))):
+        with fs.open(log(base), "w") as file:
+            file.truncate(size)
+        report = verify(fs)
+        assert any(each.path == log(base) and not each.derived for each in report.damages), size
+        assert max(each.last_offset for each in report.damages) == base + 7
+
+
 def test_a_log_cut_at_a_batch(fs: MemoryFileSystem) -> None:
     found = headers(fs, FIRST)
     size = found[-1].position + found[-1].size

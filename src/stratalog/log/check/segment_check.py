@@ -400,10 +400,11 @@ class _SegmentCheck:
                     position, self.next_offset = end, max(self.next_offset, last + 1)
                     continue
                 limit = suspects[0][0] if suspects else size
-                data = file.pread(min(max(SCAN_BYTES, needed), limit - position), position)
+                want = min(max(SCAN_BYTES, needed), limit - position)
+                data = file.pread(want, position)
                 expect = self.next_offset if contiguous else None
                 scan = batches.scan(data, expect=expect)
-                if not scan.n and scan.stop is Stop.PARTIAL and len(data) < scan.needed <= limit - position:
+                if not scan.n and scan.stop is Stop.PARTIAL and want < scan.needed <= limit - position:
                     needed = scan.needed
                     continue
                 good, reason = self._good_rows(data, scan)
