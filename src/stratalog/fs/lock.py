@@ -68,7 +68,7 @@ class DirectoryLock:
                 raise
             # Given back just now, or removed between open and lock (it would exclude nobody): once more.
             lock._drop()
-        raise StorageError(f"{path}: cannot lock: the file is changes hands or is removed again and again")
+        raise StorageError(f"{path}: cannot lock: the file changes hands or is removed again and again")
 
     def update(self, info: Mapping[str, object]) -> None:
         """Replace the line about the holder; on a full disk the lock is kept and the line may be missing."""

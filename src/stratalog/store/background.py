@@ -31,22 +31,31 @@ LONGEST_PAUSE_S = 1.0
 class Background:
     """Runs until `stop`. Errors of the work itself are logged; they never end the thread."""
 
-    def __init__(self, store: Store, run_command: Callable[..., Any] | None) -> None:
-        """``run_command`` runs the commands of the control socket; without one there is no socket."""
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._stopping = False
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._control = None if run_command is None else self._serve(run_command)
+        self._control: ControlServer | None = None
         self._thread = threading.Thread(target=self._run, name="stratalog-background", daemon=True)
+
+    def start(self, run_command: Callable[..., Any] | None) -> None:
+        """Start the threads; when this is interrupted, `stop` ends those that began.
+
+        ``run_command`` runs the commands of the control socket; without one there is no socket.
+        """
+        if run_command is not None:
+            self._serve(run_command)
         self._thread.start()
 
-    def _serve(self, run_command: Callable[..., Any]) -> ControlServer | None:
+    def _serve(self, run_command: Callable[..., Any]) -> None:
         for each in self._store.partitions.dirs.online():
             try:
-                return ControlServer(run_command, *listen(each.path))
+                self._control = ControlServer(run_command, *listen(each.path))
             except OSError as error:
                 logger.warning("no control socket in %s: %s", each.path, error)
-        return None
+            else:
+                self._control.start()
+                return
 
     @property
     def address(self) -> str | None:
@@ -63,7 +72,7 @@ class Background:
             self._control.stop()
         self._stopping = True
         self.wake()
-        if threading.current_thread() is not self._thread:
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
 
     def abandon(self) -> None:

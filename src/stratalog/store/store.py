@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -73,7 +73,6 @@ from stratalog.store.lifecycle.reports import (
     log_dir_numbers,
     partition_numbers,
 )
-from stratalog.store.logdir import LogDir
 from stratalog.store.partitions import Partitions, check_partition
 from stratalog.store.paths import Paths, absolute_places, path_list, path_of
 from stratalog.store.settings import remembered
@@ -165,12 +164,16 @@ class Store:
         self.journal = Journal(self.partitions)
         """The commits of staged files."""
         self._janitor = Janitor(self._lifecycle) if janitor and not read_only else None
-        if read_only:
-            self.partitions.opening.load()
-        else:
-            self._open_for_writing(background)
-        self.partitions.opening.warn_of_missing()
-        _open_stores.add(self)
+        try:
+            if read_only:
+                self.partitions.opening.load()
+            else:
+                self._open_for_writing(background)
+            self.partitions.opening.warn_of_missing()
+            _open_stores.add(self)
+        except BaseException:
+            self._give_back()
+            raise
 
     def __enter__(self) -> Store:
         return self
@@ -187,41 +190,51 @@ class Store:
     def _open_for_writing(self, background: bool) -> None:
         partitions, fs = self.partitions, self.partitions.context.fs
         info = {"pid": os.getpid(), "started": int(time.time())}
-        taken: list[LogDir] = []
-        try:
-            for each in partitions.dirs.online():
-                partitions.dirs.try_dir(each, partial(each.acquire, info))
-                taken.append(each)
-            if not partitions.dirs.online():
-                why = partitions.dirs.all[0].offline
-                error = LogDirOfflineError(f"no log directory can be used: {why}")
-                raise error.advising("read it with open(read_only=True)" * is_refusal(why)) from why
-            cluster_id = id_to_text(new_id())
-            topic_import.finish(partitions.dirs.online())
-            for each in partitions.dirs.online():
-                each.read_state()
-                cluster_id = each.ensure_meta_properties(cluster_id)
-                for leftover in each.leftovers():
-                    fs.remove_tree(leftover)
-            partitions.opening.load()
-            partitions.opening.recover()
-            self.journal.recover()
-            if background:
-                from stratalog.store.admin.admin import run_command  # it imports this module
+        for each in partitions.dirs.online():
+            partitions.dirs.try_dir(each, partial(each.acquire, info))
+        if not partitions.dirs.online():
+            why = partitions.dirs.all[0].offline
+            error = LogDirOfflineError(f"no log directory can be used: {why}")
+            raise error.advising("read it with open(read_only=True)" * is_refusal(why)) from why
+        cluster_id = id_to_text(new_id())
+        topic_import.finish(partitions.dirs.online())
+        for each in partitions.dirs.online():
+            each.read_state()
+            cluster_id = each.ensure_meta_properties(cluster_id)
+            for leftover in each.leftovers():
+                fs.remove_tree(leftover)
+        partitions.opening.load()
+        partitions.opening.recover()
+        self.journal.recover()
+        if background:
+            from stratalog.store.admin.admin import run_command  # it imports this module
 
-                control = partial(run_command, self) if isinstance(fs, RealFileSystem) else None
-                self._background = Background(self, control)
-                partitions.opening.on_wake = self._background.wake
-                if self._background.address is not None:
-                    for each in partitions.dirs.online():
-                        each.announce({**info, "control": self._background.address})
-        except BaseException:
+            self._background = Background(self)
+            partitions.opening.on_wake = self._background.wake
+            self._background.start(partial(run_command, self) if isinstance(fs, RealFileSystem) else None)
+            if self._background.address is not None:
+                for each in partitions.dirs.online():
+                    each.announce({**info, "control": self._background.address})
+
+    @contextmanager
+    def _giving_back(self) -> Iterator[None]:
+        """At the end let the locks and files go: each whatever becomes of the others."""
+        partitions = self.partitions
+        with ExitStack() as rest:
+            for release in (
+                partitions.context.handles.close,
+                *(each.release for each in reversed(partitions.dirs.all)),
+                partitions.archives.close,
+            ):
+                for _ in range(2):  # the second time for one that an interrupt cut short
+                    rest.callback(release)
+            yield
+
+    def _give_back(self) -> None:
+        """After an open that failed or was interrupted."""
+        with self._giving_back():
             if self._background is not None:
                 self._background.stop()
-            for each in taken:
-                each.release()
-            partitions.context.handles.close()
-            raise
 
     # -- topics --------------------------------------------------------------------------------------
 
@@ -660,15 +673,7 @@ class Store:
             if self._released:
                 return
             partitions = self.partitions
-            releases = [
-                partitions.archives.close,
-                *(each.release for each in partitions.dirs.all),
-                partitions.context.handles.close,
-            ]
-            with ExitStack() as rest:  # each is done whatever becomes of the others
-                for release in reversed(releases):
-                    for _ in range(2):  # the second time for one that an interrupt cut short
-                        rest.callback(release)
+            with self._giving_back():
                 if partitions.closed is None:  # afterwards another process may hold the directories
                     began_open = False  # this call tells by itself what fails
                     try:

@@ -70,13 +70,16 @@ class ControlServer:
         """Protects ``_connections``. No other lock is taken under it, and nothing is sent or received."""
         self._wake, self._awaited = socket.socketpair()  # shutting a listening socket down wakes nobody
         self._thread = threading.Thread(target=self._accept_all, name="stratalog-control", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
         """Accept nothing more, wait for the commands that are running, close the socket and unlink it."""
         self.stopping = True
         self._wake.close()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         self.large_frames.close()
         with self._lock:
             connections = dict(self._connections)
