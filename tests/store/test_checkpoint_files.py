@@ -10,7 +10,7 @@ import pytest
 
 import stratalog
 from stratalog import Record, Store
-from stratalog.errors import DiskFullError
+from stratalog.errors import DiskFullError, LogDirOfflineError, ReadOnlyError
 from stratalog.fs import FailingFileSystem, Fault, FileSystem, MemoryFileSystem, SurvivorMode
 from stratalog.testing.clock import ManualClock
 from tests.store.pausing import PausingFileSystem, Running
@@ -138,3 +138,38 @@ def test_a_checkpoint_that_could_not_be_written_is_written_next_time() -> None:
         store.tick()
     assert disk.read_file("/data/recovery-point-offset-checkpoint") == b"0\n1\nt 0 10\n"
     assert disk.read_file("/data/log-start-offset-checkpoint") == b"0\n1\nt 0 7\n"
+
+
+def with_log_start(fs: MemoryFileSystem, offset: int) -> None:
+    fs.write_file("/data/log-start-offset-checkpoint", b"0\n1\nt 0 %d\n" % offset, sync=True)
+
+
+def test_a_log_start_past_the_end_removes_nothing() -> None:
+    fs = MemoryFileSystem()
+    with opened(fs) as store:
+        filled(store).roll()
+        filled(store, "other")
+        store.topic("t").delete_records(0, 2)
+    with_log_start(fs, 9010)
+    with opened(fs) as store:
+        assert len(values(store, "other")) == 10
+        with pytest.raises(LogDirOfflineError, match=r"log-start-offset-checkpoint.* 9010.*ends at"):
+            store.topic("t").append(b"x")
+    with_log_start(fs, 2)
+    with opened(fs) as store:
+        assert values(store) == [b"%d" % i for i in range(2, 10)]
+
+
+@pytest.mark.parametrize("offset", [2**63 - 1, 2**63 - 3])
+def test_no_offset_is_given_past_the_largest_one(offset: int) -> None:
+    fs = MemoryFileSystem()
+    with opened(fs) as store:
+        filled(store)
+        disk = fs.survivor("kill", random.Random(1))  # after a crash a log may end before it starts
+    with_log_start(disk, offset)
+    with opened(disk) as store:
+        topic = store.topic("t")
+        for _ in range(3):
+            with pytest.raises(ReadOnlyError, match="too close to the largest one"):
+                topic.append(b"x", sync=True)
+        assert (topic.log_start_offset(), topic.log_end_offset()) == (offset, offset)

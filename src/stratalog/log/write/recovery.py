@@ -23,7 +23,7 @@ from stratalog import kernel
 from stratalog.config import TopicConfig
 from stratalog.errors import CorruptionError, FormatError, UnsupportedFormat
 from stratalog.format import batch as batches
-from stratalog.format import producer_snapshot, txn_index
+from stratalog.format import checkpoints, producer_snapshot, txn_index
 from stratalog.format import tail as tails
 from stratalog.format.batch import Scan, Stop
 from stratalog.format.seal import pack as pack_seal
@@ -127,6 +127,8 @@ class _Recovery:
             self.fs.sync_dir(self.directory)  # the names a killed process left may not be durable
         view = self._settle()
         tail = self._read_tail(view)
+        if tail is not None and tail.clean and self.how.clean:
+            self._check_log_start(max(tail.synced_offset, tail.high_watermark))
         segments = self._segments(view)
         if not segments:
             segments = [self._create(max(self.how.log_start_offset, self.how.local_start_offset))]
@@ -190,6 +192,19 @@ class _Recovery:
             recovered=not self.how.clean and not self.how.foreign,
         )
         return state, self.report
+
+    def _check_log_start(self, end: int) -> None:
+        """Raise CorruptionError, before a segment is removed, if a log closed in order ends before it starts.
+
+        After a crash that is possible: the records below the log start offset need not have been synced.
+        """
+        if self.how.log_start_offset > end:
+            raise CorruptionError(
+                f"the log start offset of {self.topic}-{self.partition} is {self.how.log_start_offset},"
+                f" but the log ends at offset {end}; correct the number, or remove the line to start at the"
+                f" first segment",
+                path=f"{self.directory.rpartition('/')[0]}/{checkpoints.LOG_START}",
+            )
 
     def _write_aborted(self, aborted: dict[int, list[AbortedTxn]]) -> None:
         """Write the `.txnindex` of sealed segments past the synced end, and its CRC in their seals."""

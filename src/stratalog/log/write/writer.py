@@ -48,7 +48,7 @@ from stratalog.format import tail as tails
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.kernel import AppendInfo
 from stratalog.log.context import LogContext
-from stratalog.log.names import segment_name
+from stratalog.log.names import MAX_OFFSET, segment_name
 from stratalog.log.policy.roll import roll_due_idle, should_roll
 from stratalog.log.read.reader import Isolation
 from stratalog.log.segment.segment import Segment
@@ -70,6 +70,8 @@ from stratalog.model import (
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+HIGHEST_START = MAX_OFFSET // 2
+"""A log that is opened past this offset is read-only. Below it no program lives to see the largest one."""
 EXPIRY_INTERVAL_S = 600
 """How often idle producers are looked for, as in Kafka."""
 
@@ -137,6 +139,14 @@ class PartitionWriter:
         self.ends = LogEnd(state.synced.offset if self.acks_wait else state.active.next_offset, self._end_now)
         """Waiters for the high watermark, the last stable offset and the synced end."""
         self.apply_config(config)
+        if self.next_offset > HIGHEST_START:
+            self._refuse(
+                ReadOnlyError(
+                    f"{directory} cannot be written: its next offset is {self.next_offset}, too close to"
+                    f" the largest one, {MAX_OFFSET}; a wrong log start offset or segment name may be the"
+                    f" reason, otherwise copy the records to a new topic"
+                )
+            )
 
     # -- settings --------------------------------------------------------------------------------
 
