@@ -312,7 +312,7 @@ class Opening:
         except BaseException:
             # No directory goes while the settings may say that it is complete: the next start would miss it.
             with suppress(StorageError, OSError):
-                self._settings.save_topic(entry, creating=min(partitions))
+                self._settings.save_topic(entry, creating=min(partitions), as_far_as_possible=True)
                 _remove(places)
             raise
 

@@ -364,6 +364,7 @@ class Partitions:
                 return False
             return True
 
+        finish("the settings", self.settings.settle)
         finish("removing deleted files", lambda: self.context.deletions.run(self.context, everything=True))
         for entry in self.entries.values():
             for partition, view in enumerate(self.registry.views(entry.name)):

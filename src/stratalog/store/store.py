@@ -264,12 +264,12 @@ class Store:
                     raise TopicExistsError(f"topic {name} already exists")
                 if collides(known, name):
                     raise TopicExistsError(f"topic {name} differs from {known} only in '.' and '_'")
-            self.partitions.settings.save_topic(entry, creating=0)
             try:
+                self.partitions.settings.save_topic(entry, creating=0)
                 self.partitions.opening.create_partitions(entry, range(entry.partitions))
             except BaseException:
                 with suppress(StorageError, OSError):
-                    self.partitions.settings.forget_topic(name)
+                    self.partitions.settings.restore_topic(name, None)
                 raise
         return self.topic(name)
 
@@ -282,15 +282,12 @@ class Store:
             if total <= entry.partitions:
                 raise InvalidArgumentError(f"{name} has {entry.partitions} partitions; {total} is not more")
             grown = replace(entry.owned(), partitions=total)
-            self.partitions.settings.save_topic(grown, creating=entry.partitions)
             try:
+                self.partitions.settings.save_topic(grown, creating=entry.partitions)
                 self.partitions.opening.create_partitions(grown, range(entry.partitions, total))
             except BaseException:
                 with suppress(StorageError, OSError):
-                    if entry.foreign:
-                        self.partitions.settings.forget_topic(name)
-                    else:
-                        self.partitions.settings.save_topic(entry)
+                    self.partitions.settings.restore_topic(name, entry)
                 raise
             self.topic(name).refresh_writers()
 
@@ -356,7 +353,8 @@ class Store:
             tiering = partitions.archives.tiering
             if tiering is not None:
                 tiering.begin_deletion(entry)
-            with partitions.settings.deleting(entry):
+            writers = [view for view in partitions.registry.views(name) if isinstance(view, PartitionWriter)]
+            with partitions.settings.deleting(entry, writers):
                 self._topics.pop(name, None)
                 for view in partitions.registry.remove(name):
                     if isinstance(view, PartitionWriter):

@@ -114,6 +114,7 @@ class PartitionWriter:
         """True when an append may go ahead: the log is usable, and a first write is prepared."""
         self.swapping = False
         """Set while files are being swapped; stays set if the swap was cut short."""
+        self._refusal: Callable[[], StratalogError | None] | None = None
         self._held = False
         """Set while `hold_appends` keeps other threads from appending."""
         self._closed = False
@@ -183,6 +184,14 @@ class PartitionWriter:
         """
         if self._unusable is not None:
             raise self._unusable
+        refusal = self._refusal
+        if refusal is not None:
+            refused = refusal()
+            if refused is not None:
+                raise refused
+            with self.lock:
+                if self._refusal is refusal:
+                    self._refusal = None
         if self._held:
             with self.maintenance:
                 self._held = False  # the thread that held appends is done, or was interrupted
@@ -196,7 +205,7 @@ class PartitionWriter:
         if self.active.ledger.in_doubt or self.swapping:
             self._reload()
         with self.lock:
-            if self._unusable is None and not self._held:
+            if self._unusable is None and not self._held and self._refusal is None:
                 self._ready = True
 
     def exclusively(self, act: Callable[[*Ts], T], *args: *Ts) -> T:
@@ -265,6 +274,11 @@ class PartitionWriter:
     def take_offline(self, error: StorageError) -> None:
         """Refuse writes because the log directory failed."""
         self._refuse(LogDirOfflineError(f"{self.topic}-{self.partition} is offline: {error}"))
+
+    def refuse_while(self, refusal: Callable[[], StratalogError | None]) -> None:
+        """Let every append ask first, and raise what it answers; the first answer None ends that."""
+        with self.lock:
+            self._refusal, self._ready = refusal, False
 
     def mark_deleted(self) -> None:
         """Make readers raise UnknownTopicError, before the files of the deleted topic go."""

@@ -1,0 +1,138 @@
+"""A change to topics that fails or is interrupted: the session and the next open say the same."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import pytest
+
+import stratalog
+from stratalog import Store, locks
+from stratalog.errors import StorageError, UnknownTopicError
+from stratalog.fs import FailingFileSystem, Fault, FileSystem, MemoryFileSystem
+from stratalog.testing.clock import ManualClock
+from tests.log.interrupting import Interrupter
+
+DIRS = ["/one", "/two"]
+
+
+def opened(fs: object) -> Store:
+    return stratalog.open(DIRS, fs=cast(FileSystem, fs), clock=ManualClock(), background=False)
+
+
+def filled(store: Store) -> None:
+    for name in ("t", "u", "v"):
+        store.create_topic(name, 2, {"retention.ms": -1}).append(b"old", partition=0, sync=True)
+
+
+def told(store: Store) -> dict[str, tuple[int, str]]:
+    """The topics, their partitions, and a setting."""
+    return {
+        name: (
+            store.topic(name).partitions,
+            next(each.value for each in store.describe_topic(name) if each.name == "retention.ms"),
+        )
+        for name in store.topics()
+    }
+
+
+CHANGES: dict[str, Callable[[Store], object]] = {
+    "create": lambda store: store.create_topic("n", 3),
+    "alter": lambda store: store.alter_topic("t", {"retention.ms": 1000}),
+    "delete": lambda store: store.delete_topic("t"),
+    "add": lambda store: store.add_partitions("t", 4),
+}
+
+
+@pytest.mark.parametrize("operation", ["rename", "sync_dir", "pwrite", "sync"])
+@pytest.mark.parametrize("where", DIRS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_that_failed_does_not_happen_at_the_next_open(
+    change: str, where: str, operation: str
+) -> None:
+    failures = 0
+    for after in range(40):
+        disk = MemoryFileSystem()
+        fs = FailingFileSystem(disk)
+        store = opened(fs)
+        filled(store)
+        before = told(store)
+        fs.inject(Fault(operation, f"{where}*", after=after, times=1))
+        try:
+            CHANGES[change](store)
+        except StorageError:
+            failures += 1
+        else:
+            break
+        fs.heal()
+        here = told(store)
+        if here != before:  # a deletion that was decided goes on
+            assert change == "delete"
+            assert "t" not in here
+        else:
+            try:
+                assert store.topic("t").append(b"new", partition=0, sync=True).offset == 1
+            except UnknownTopicError:  # the disk does not let it be decided: nothing more is taken
+                assert (change, operation) == ("delete", "sync_dir")
+                here.pop("t")
+        crashed = disk.survivor("kill", random.Random(after))
+        store.close()
+        for left in (crashed, disk):
+            with opened(left) as again:
+                found = told(again)
+                assert {name: found.get(name) for name in here} == here, after
+                assert found.keys() <= before.keys(), after
+                if "t" in here:
+                    assert [each.value for each in again.topic("t").read(0)] == [b"old", b"new"]
+    assert failures
+
+
+@pytest.fixture
+def plain_locks() -> Iterator[None]:
+    """A checked lock is Python code that could be cut in two."""
+    logger = logging.getLogger("stratalog")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    before = locks.use(locks.PLAIN)
+    yield
+    locks.use(before)
+    logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("plain_locks")
+def test_nothing_acknowledged_after_an_interrupted_deletion_is_lost() -> None:
+    outcomes = set()
+    for at in range(1, 2000):
+        fs = MemoryFileSystem()
+        store = opened(fs)
+        filled(store)
+        topic = store.topic("t")
+        interrupter = Interrupter(KeyboardInterrupt, at)
+        try:
+            interrupter.run(lambda store=store: store.delete_topic("t"))  # type: ignore[misc]
+        except KeyboardInterrupt:
+            pass
+        else:
+            break
+        try:
+            topic.append(b"new", partition=0, sync=True)
+            kept = True
+        except UnknownTopicError:
+            kept = False
+        outcomes.add(kept)
+        for other in ("u", "v"):
+            assert store.topic(other).append(b"x", partition=0, sync=True).offset == 1
+        crashed = fs.survivor("kill", random.Random(at))
+        store.close()
+        for left in (crashed, fs):
+            with opened(left) as again:
+                assert ("t" in again.topics()) == kept, interrupter.where
+                if kept:
+                    assert [each.value for each in again.topic("t").read(0)] == [b"old", b"new"]
+                else:
+                    again.create_topic("t", 2)
+                    assert list(again.topic("t").read(0)) == []
+    assert outcomes == {True, False}
