@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 from collections.abc import Callable, Iterator
@@ -11,8 +12,9 @@ import pytest
 
 import stratalog
 from stratalog import Store, locks
-from stratalog.errors import StorageError, UnknownTopicError
+from stratalog.errors import LogDirOfflineError, StorageError, UnknownTopicError
 from stratalog.fs import FailingFileSystem, Fault, FileSystem, MemoryFileSystem
+from stratalog.store.copies import export_topic, import_topic
 from stratalog.testing.clock import ManualClock
 from tests.log.interrupting import Interrupter
 
@@ -136,3 +138,69 @@ def test_nothing_acknowledged_after_an_interrupted_deletion_is_lost() -> None:
                     again.create_topic("t", 2)
                     assert list(again.topic("t").read(0)) == []
     assert outcomes == {True, False}
+
+
+@pytest.mark.parametrize("operation", ["rename", "sync_dir", "remove", "mutating"])
+def test_an_import_that_failed_leaves_nothing_and_can_be_repeated(operation: str) -> None:
+    failures = 0
+    for after in range(120):
+        disk = MemoryFileSystem()
+        fs = FailingFileSystem(disk)
+        store = opened(fs)
+        filled(store)
+        export_topic(store, "t", "/t.export")
+        fs.inject(Fault(operation, "/*/n-[01]*", after=after, times=1))
+        try:
+            import_topic(store, "/t.export", name="n")
+        except StorageError:
+            failures += 1
+        else:
+            break
+        fs.heal()
+        assert store.topics() == ["t", "u", "v"]
+        if operation not in ("sync_dir", "mutating"):  # after which the directory is not trusted any more
+            import_topic(store, "/t.export", name="n")
+            store.delete_topic("n")
+        store.close()
+        with opened(disk) as again:
+            assert again.topics() == ["t", "u", "v"], after
+            import_topic(again, "/t.export", name="n")
+            assert [each.value for each in again.topic("n").read(0)] == [b"old"]
+    assert failures
+
+
+def test_a_new_topic_takes_no_directory_that_is_in_the_way() -> None:
+    fs = MemoryFileSystem()
+    with opened(fs) as store:
+        fs.make_dir("/one/n-1")
+        fs.make_dir("/two/n-1")
+        with pytest.raises(StorageError, match=r"n-1 is in the way"):
+            store.create_topic("n", 2)
+        assert store.topics() == []
+        for path in DIRS:
+            fs.remove_dir(f"{path}/n-1")
+        assert list(store.create_topic("n", 2).read(0)) == []
+
+
+@pytest.mark.parametrize("action", ["rebuild-indexes", "truncate"])
+def test_a_partition_goes_on_after_a_repair_that_failed(action: str) -> None:
+    failures = 0
+    for after in range(60):
+        fs = FailingFileSystem(MemoryFileSystem())
+        with opened(fs) as store:
+            topic = store.create_topic("t", 1)
+            topic.append(b"old")
+            fs.inject(Fault("mutating", "*/t-0/*", after=after, times=1, error=errno.ENOSPC))
+            try:
+                store.repair("t", 0, action=action)
+            except StorageError:
+                failures += 1
+                fs.heal()
+                try:
+                    assert topic.append(b"new", sync=True).offset == 1
+                except LogDirOfflineError:  # a sync failed: the disk is not trusted any more
+                    continue
+                assert [each.value for each in topic.read()] == [b"old", b"new"]
+            else:
+                break
+    assert failures

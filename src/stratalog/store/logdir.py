@@ -290,14 +290,16 @@ class LogDir:
 
         Each is made beside and renamed when it is complete and synced; a crash before leaves a `-future`
         directory, which the next start removes. Everything is written before anything is synced, so that no
-        partition waits for another's sync. A directory that is there already gets what it lacks.
+        partition waits for another's sync.
         """
+        for number in partitions:
+            self.check_absent(partition_dir(topic, number))
         made = {number: self.file(partition_dir(topic, number)) for number in partitions}
-        new = {path: self.aside(path, "future") for path in made.values() if not self._fs.exists(path)}
+        new = {path: self.aside(path, "future") for path in made.values()}
         files = _new_files(topic_id)
         try:
-            gone = [(topic, number) for number, path in made.items() if path in new]
-            self.checkpoints.forget(gone)  # what they say of others that had these names
+            # What they say of others that had these names.
+            self.checkpoints.forget([(topic, number) for number in partitions])
             for future in new.values():
                 self._fs.make_dir(future)
                 for name, data in files.items():
@@ -310,8 +312,6 @@ class LogDir:
                 self._fs.sync_dir(future)
             for directory, future in new.items():
                 self._fs.rename(future, directory)
-            for directory in made.values() - new.keys():
-                self.complete_partition(directory, topic_id)
             self._fs.sync_dir(self.path)
         except BaseException:
             for directory, future in new.items():
@@ -321,6 +321,14 @@ class LogDir:
                     self.delete_partition(directory)
             raise
         return made
+
+    def check_absent(self, name: str) -> None:
+        """Raise StorageError if there is something under the name of a new partition."""
+        if self._fs.exists(self.file(name)):
+            raise StorageError(
+                f"{self.file(name)} is in the way of a new partition; move it to another place, or open the"
+                f" store again to have its topic back"
+            )
 
     def complete_partition(self, directory: str, topic_id: uuid.UUID) -> None:
         """Write the files that a partition directory lacks; durable on return."""

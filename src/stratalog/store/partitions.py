@@ -151,8 +151,13 @@ class Partitions:
             return found
         with self.changes.of(writer.topic):
             found = self.successor(writer)
-        if found is None and (writer.topic, writer.partition) in self.opening.offline:
-            raise self.opening.why_offline(self.entry(writer.topic), writer.partition)
+        if found is None:
+            entry = self.entry(writer.topic)
+            placed = entry.directories.get(writer.partition)
+            if (writer.topic, writer.partition) in self.opening.offline or (
+                placed is not None and placed[0].offline is not None
+            ):
+                raise self.opening.why_offline(entry, writer.partition)
         return found
 
     def settle_moves(self) -> None:

@@ -188,7 +188,7 @@ class SavedSettings:
             raise
 
     def _write_over(self, where: LogDir, generation: int) -> bool:
-        """Write the settings over those of ``generation``, which may be in a directory; False if that fails."""
+        """Write the settings over those of ``generation``, which may be there; False if that fails."""
         try:
             where.write_settings(self.current)
         except (StorageError, OSError):

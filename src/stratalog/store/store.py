@@ -36,7 +36,6 @@ from stratalog.errors import (
     LogDirOfflineError,
     ReadOnlyError,
     StorageError,
-    TopicExistsError,
 )
 from stratalog.format.journal import Entry, StagedFile
 from stratalog.format.metadata import id_to_text, new_id
@@ -54,7 +53,6 @@ from stratalog.log.check.repair import RepairReport, check_action, repair_partit
 from stratalog.log.clean import CleanReport
 from stratalog.log.clean.remote_compaction import Cleaned, CleaningTask
 from stratalog.log.context import Clock, LogContext, SystemClock
-from stratalog.log.names import collides
 from stratalog.log.write.recovery import RecoveryReport
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store import topic_import
@@ -259,11 +257,7 @@ class Store:
         self._check_writable()
         entry = new_topic(name, partitions, check_mapping("config", config), self.config)
         with self.partitions.changes.of(name):
-            for known in self.partitions.entries:
-                if known == name:
-                    raise TopicExistsError(f"topic {name} already exists")
-                if collides(known, name):
-                    raise TopicExistsError(f"topic {name} differs from {known} only in '.' and '_'")
+            topic_import.check_free(self.partitions, name)
             try:
                 self.partitions.settings.save_topic(entry, creating=0)
                 self.partitions.opening.create_partitions(entry, range(entry.partitions))
@@ -457,10 +451,11 @@ class Store:
             start = where.checkpoints.log_start.get((name, partition)) or 0
             if not offline:
                 start = writer.log_start_offset
-                writer.close()
-                for segment in writer.segments():
-                    segment.forget()
             try:
+                if not offline:
+                    writer.close()
+                    for segment in writer.segments():
+                        segment.forget()
                 return repair_partition(
                     partitions.context,
                     directory,

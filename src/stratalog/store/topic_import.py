@@ -60,7 +60,7 @@ def stage(partitions: Partitions, name: str, count: int) -> list[str]:
         raise ReadOnlyError("this store was opened with read_only=True; open it without to change it")
     partitions.check_open()
     count = check_number("partitions", count, 1, MAX_PARTITIONS)
-    _check_free(partitions, name)
+    check_free(partitions, name)
     found = []
     for number, where in enumerate(partitions.opening.spread(count)):
         tail = f"-{number}.{uuid.uuid4().hex}-future"
@@ -79,7 +79,7 @@ def take_in(
     context = partitions.context
     check_number("partitions", len(staged), 1, MAX_PARTITIONS)
     with partitions.changes.of(name):
-        _check_free(partitions, name)
+        check_free(partitions, name)
         known = partitions.registry.topic_by_id(topic_id)
         if known is not None:
             raise TopicExistsError(f"topic {known.name} has the id of the topic that is brought in")
@@ -96,16 +96,25 @@ def take_in(
             where.checkpoints.forget([(name, number)])
             if each.log_start_offset > each.first_base_offset:
                 where.checkpoints.log_start.put((name, number), each.log_start_offset)
-        partitions.settings.save_topic(entry)
-        entry = entry.placed(
-            {
-                number: (where, _name_it(where, each.directory, partition_dir(name, number)))
-                for number, (each, where) in enumerate(zip(staged, places, strict=True))
-            }
-        )
-        return partitions.opening.open_and_publish(
-            entry, {number: each.log_start_offset for number, each in enumerate(staged)}
-        )
+            where.check_absent(partition_dir(name, number))
+        named: dict[int, tuple[LogDir, str]] = {}
+        try:
+            partitions.settings.save_topic(entry)
+            for number, (each, where) in enumerate(zip(staged, places, strict=True)):
+                named[number] = where, where.file(partition_dir(name, number))
+                _name_it(where, each.directory, named[number][1])
+            return partitions.opening.open_and_publish(
+                entry.placed(named), {number: each.log_start_offset for number, each in enumerate(staged)}
+            )
+        except BaseException:
+            if name not in partitions.entries:
+                with suppress(StorageError, OSError):
+                    partitions.settings.restore_topic(name, None)
+                for where, directory in named.values():
+                    with suppress(StorageError, OSError):
+                        if where.read_topic_id(directory) == topic_id:
+                            where.delete_partition(directory)
+            raise
 
 
 def finish(dirs: Sequence[LogDir]) -> None:
@@ -128,15 +137,14 @@ def finish(dirs: Sequence[LogDir]) -> None:
             if known is None or known.id != each.read_topic_id(directory):
                 continue
             if not any(fs.exists(one.file(final)) for one in dirs):
-                _name_it(each, directory, final)
+                _name_it(each, directory, each.file(final))
 
 
-def _name_it(where: LogDir, directory: str, name: str) -> str:
-    fs, final = where.context.fs, where.file(name)
+def _name_it(where: LogDir, directory: str, final: str) -> None:
+    fs = where.context.fs
     fs.rename(directory, final)
     fs.sync_dir(where.path)
     fs.remove(f"{final}/{ARRIVING}")
-    return final
 
 
 def _place(partitions: Partitions, directory: str) -> LogDir:
@@ -148,7 +156,8 @@ def _place(partitions: Partitions, directory: str) -> LogDir:
     raise InvalidArgumentError(f"{directory} is not a staged directory of this store")
 
 
-def _check_free(partitions: Partitions, name: str) -> None:
+def check_free(partitions: Partitions, name: str) -> None:
+    """Raise TopicExistsError if a new topic cannot have this name."""
     validate_topic(name)
     for known in partitions.entries:
         if known == name:
