@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -42,7 +42,7 @@ from stratalog.store.copies.building import (
     Report,
     copy_partition,
 )
-from stratalog.store.copies.clones import BUILDING, CopyEntry, remember
+from stratalog.store.copies.clones import BUILDING, CopyEntry, kept_if_made, remember
 from stratalog.store.copies.cutting import Moment, end_at_time
 from stratalog.store.copies.source import Part, Source, open_source, settle
 from stratalog.store.logdir import LogDir
@@ -103,7 +103,7 @@ def clone(
         for part in building.parts:
             sizes = {segment.base_offset: segment.size for segment in part.segments}
             building.meter.total_bytes += sum(sizes.get(base, 0) for base in part.directory_files)
-        with new_store(origin.context, building.target) as directory:
+        with building.kept_if_made(), new_store(origin.context, building.target) as directory:
             copies = [_clone_one(part, building.builder(part, directory)) for part in building.parts]
             _write_root(LogDir(origin.context, directory), building.settings(), copies)
         entry = building.entry
@@ -150,7 +150,7 @@ def restore(
         building = _Building(origin, topics, target, "restore", progress, to_offsets or {})
         for part in building.parts:
             building.meter.total_bytes += sum(segment.size for segment in part.segments)
-        with new_store(origin.context, building.target) as directory:
+        with building.kept_if_made(), new_store(origin.context, building.target) as directory:
             copies = []
             for part in building.parts:
                 builder = building.builder(part, directory)
@@ -191,8 +191,13 @@ class _Building:
         self.notes: tuple[str, ...] = ()
         if why is not None:
             self.notes = (f"`erase` in the source will not name this copy: {why}",)
+        self._origin = origin
         self.meter = Meter(progress)
         self._ids = {name: new_id() for name in names}
+
+    def kept_if_made(self) -> AbstractContextManager[None]:
+        """Take the entry out of the source again if the copy fails within."""
+        return kept_if_made(self._origin.context.fs, self._origin.paths, self.entry)
 
     def builder(self, part: Part, directory: str) -> PartitionBuilder:
         where = f"{directory}/{partition_dir(part.topic, part.partition)}"
