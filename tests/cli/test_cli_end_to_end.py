@@ -192,8 +192,23 @@ def test_reading_by_key(orders, indexed, isolation):
     assert "no record with the key nobody" in missing.stderr
 
 
+def test_a_directory_is_no_input_file(orders, tmp_path):
+    for arguments in (["append", "orders", str(tmp_path)], ["import", str(tmp_path)]):
+        refused = orders(*arguments)
+        assert refused.exit_code == ExitCode.USAGE
+        assert f"{tmp_path} is a directory: give the files in it" in refused.stderr
+
+
 def test_segments_and_rolling(orders):
-    orders.ok("roll", "orders")
+    rolled = orders("roll", "orders")
+    assert "rolled orders: 1 segment sealed" in rolled.stderr
+    assert orders.json("roll", "orders") == {
+        "topic": "orders",
+        "partition": None,
+        "rolled": False,
+        "segments": 0,
+    }
+    assert "nothing to roll in orders partition 0" in orders("roll", "orders", "-p", "0").stderr
     orders.ok("append", "orders", stdin="later\n")
     first, second = orders.json("segments", "orders")
     assert (first["base_offset"], first["next_offset"], first["state"], first["records"]) == (

@@ -401,3 +401,15 @@ def test_one_line_says_it_all():
     assert summary(LifecycleReport(True, (step(action="skip"),)), 0) == "nothing to do now, 1 put off"
     later = LifecycleReport(True, (step(when_ms=2 * DAY_MS + 7), step(when_ms=3 * DAY_MS, topic="u")))
     assert summary(later, 0) == "nothing to do now; next to go is t-0 up to offset 9 (1.0 KiB), in 2d"
+
+
+def test_one_of_a_thing_is_singular(shell, tmp_path):
+    """'1 segments' and '1 .torn files' are not English."""
+    shell.ok("topic", "create", "t", "-c", "remote.storage.enable=true")
+    shell.ok("append", "t", stdin="x\n")
+    shell.ok("roll", "t")
+    shell.ok("archive")
+    assert "no damage in 1 segment, " in shell("archive", "--verify").stderr
+    (tmp_path / "data/t-0/00000000000000000000.log.torn-5").write_bytes(b"cut")
+    assert "t-0: 1 .torn file with what was cut off after a crash" in shell("lifecycle").stderr
+    assert "altered topic t: 2 partitions" in shell("topic", "alter", "t", "-p", "2").stderr

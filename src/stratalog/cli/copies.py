@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stratalog.cli import guard
+from stratalog.cli.append import open_input
 from stratalog.cli.console import Table, note, progress
 from stratalog.cli.session import Session, TopicArgument, TopicsOption, arg, command, opt
 from stratalog.cli.topics import ConfigOption, parse_settings
@@ -238,9 +239,8 @@ def import_(
         session.tell(found.to_json(), _offsets_table(found), whole)
         return
     settings = parse_settings(config)
-    if file != "-":
-        with open(file, "rb"):
-            pass  # a missing file must not make a store
+    with open_input(file):
+        pass  # a missing file must not make a store
     with _naming(), _from_file(), session.change(create=True) as client, progress("importing") as bar:
         report = copies.import_topic(
             client, source, name=name, settings=settings, keep_retention=keep_retention, progress=bar
@@ -282,9 +282,9 @@ def graduate(
     notes = copy_notes(report.partitions) + [f"in the way: {problem}" for problem in report.problems]
     notes += [f"- {line}" for line in report.operator if not report.problems]
     did, where = "would hand" if dry_run else "handed", ", ".join(report.log_dirs)
-    notes.append(
-        f"{did} {topic} to {where}; {report.patched_batches:,} batches with the broker's leader epoch"
-    )
+    count = report.patched_batches
+    batches = f"{count:,} {'batch' if count == 1 else 'batches'}"
+    notes.append(f"{did} {topic} to {where}; {batches} with the broker's leader epoch")
     session.tell(report.to_json(), copies_table(report.partitions), *notes)
     if report.problems:
         raise typer.Exit(guard.ExitCode.USAGE)

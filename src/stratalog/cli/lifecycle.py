@@ -373,9 +373,8 @@ def lifecycle(session: Session, topic: OptionalTopic = None) -> None:
     for each in numbers:
         name = f"{each.topic}-{each.partition}"
         if each.torn_files:
-            notes.append(
-                f"{name}: {each.torn_files:,} .torn files, cut off after a crash; you may remove them"
-            )
+            files = counted(each.torn_files, ".torn file")
+            notes.append(f"{name}: {files} with what was cut off after a crash; you may remove them")
         notes += [
             f"{name}: compaction skips {path}, which is damaged; see `stratalog repair {each.topic}`"
             for path in each.quarantined
@@ -398,7 +397,9 @@ def _numbers_table(numbers: Sequence[PartitionNumbers]) -> Table:
     there = [each.states[SegmentState.ARCHIVED] for each in numbers if SegmentState.ARCHIVED in each.states]
     size = format_bytes(sum(row.size_bytes for row in here))
     files = sum(row.files for row in here)
-    table.footer = f"{counted(sum(row.segments for row in here), 'segment')}, {size}, {files:,} files"
+    table.footer = (
+        f"{counted(sum(row.segments for row in here), 'segment')}, {size}, {counted(files, 'file')}"
+    )
     if there:
         size = format_bytes(sum(row.size_bytes for row in there))
         table.footer += f"; {sum(row.segments for row in there):,} more, {size}, only in the archive"
@@ -507,12 +508,12 @@ def _verified(session: Session, check: ArchiveCheck) -> None:
     else:
         for problem in check.problems:
             print(problem)
-        checked = f"{check.segments:,} segments, {format_bytes(check.bytes)} in {check.url}"
-        note(
-            f"{len(check.problems):,} problems in {checked}" if check.problems else f"no damage in {checked}"
-        )
+        checked = f"{counted(check.segments, 'segment')}, {format_bytes(check.bytes)} in {check.url}"
+        problems = counted(len(check.problems), "problem") if check.problems else "no damage"
+        note(f"{problems} in {checked}")
         if check.orphans:
-            note(f"{len(check.orphans):,} objects are in no manifest; the store's janitor removes them")
+            count = counted(len(check.orphans), "object")
+            note(f"{count} that no manifest names: the store's janitor removes such objects")
     if not check.ok:
         raise typer.Exit(ExitCode.CORRUPTION)
 
