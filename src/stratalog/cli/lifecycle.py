@@ -48,6 +48,7 @@ from stratalog.model import SegmentState
 
 if TYPE_CHECKING:
     from stratalog.archive import Archive, ArchiveCheck, Manifest
+    from stratalog.config import TopicConfig
     from stratalog.log.policy.preview import Step
     from stratalog.store import AdminClient
     from stratalog.store.lifecycle.reports import EraseReport, LifecycleReport, PartitionNumbers
@@ -108,7 +109,7 @@ def compact(
     def work(client: AdminClient, progress: NamedProgress | None) -> LifecycleReport:
         return client.compact(topic, partition, preview=preview, force=force, progress=progress)
 
-    run_once(session, work, only_looks=preview)
+    run_once(session, work, only_looks=preview, why_nothing=lambda: _not_compacted(session, topic))
 
 
 @command
@@ -147,10 +148,40 @@ def janitor(
         run_once(session, work, only_looks=preview)
 
 
-def run_once(session: Session, work: Round, *, only_looks: bool) -> None:
-    """Run one round, print its report and exit with its code. ``only_looks``: it changes nothing."""
+def _not_compacted(session: Session, topic: str | None) -> str:
+    if topic is None or (config := _settings_of(session, topic)).compact:
+        return ""
+    return (
+        f"{topic} is not compacted, its cleanup.policy is {','.join(sorted(config.cleanup_policy))};"
+        f" `stratalog topic alter {topic} --config cleanup.policy=compact` changes that"
+    )
+
+
+def _not_archived(session: Session, topic: str | None) -> str:
+    if topic is None or _settings_of(session, topic).remote_storage_enable:
+        return ""
+    return (
+        f"{topic} is not archived, its remote.storage.enable is false;"
+        f" `stratalog topic alter {topic} --config remote.storage.enable=true` changes that"
+    )
+
+
+def _settings_of(session: Session, topic: str) -> TopicConfig:
+    with session.read() as store:
+        return store.topic(topic).config
+
+
+def run_once(
+    session: Session, work: Round, *, only_looks: bool, why_nothing: Callable[[], str] = str
+) -> None:
+    """Run one round, print its report and exit with its code. ``only_looks``: it changes nothing.
+
+    ``why_nothing`` is asked, when there was nothing to do, for the setting that is the reason.
+    """
     report = run_round(session, work, only_looks=only_looks)
     _tell(session, report, line=False)
+    if not report.steps and not session.json and (why := why_nothing()):
+        note(why)
     if code := outcome(report):
         raise typer.Exit(code)
 
@@ -450,7 +481,7 @@ def archive(
                 client.take_over_archive(topic)
             return client.archive(topic, preview=preview, progress=report)
 
-        run_once(session, work, only_looks=preview)
+        run_once(session, work, only_looks=preview, why_nothing=lambda: _not_archived(session, topic))
 
 
 @contextlib.contextmanager
