@@ -50,6 +50,7 @@ from stratalog.store.paths import Paths, path_of
 from stratalog.store.store import Store
 
 OpenTransactions = Literal["keep", "abort"]
+MOST_NAMES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +243,8 @@ def _restore_one(
     if moment.late_from_offset is not None:
         notes.append(
             f"offset {moment.late_from_offset}, and perhaps more behind the cut, is stamped at or before the"
-            f" moment asked for but was appended after offset {moment.offset}, which is later; to_offsets"
-            " takes more"
+            f" moment asked for but was appended after offset {moment.offset}, which is later; --to-offset"
+            " (to_offsets) takes more"
         )
     if moment.timestamp is not None and moment.offset == part.log_start_offset > 0:
         notes.append(f"records below offset {part.log_start_offset} have been deleted since")
@@ -259,9 +260,14 @@ def _check_offsets(
     for key, offset in wanted.items():
         part = known.get(key)
         if part is None:
-            raise InvalidArgumentError(f"to_offsets names {key!r}, which is no partition of what is restored")
+            name = f"{key[0]}:{key[1]}" if isinstance(key, tuple) and len(key) == 2 else repr(key)
+            have = ", ".join(f"{topic}:{partition}" for topic, partition in sorted(known)[:MOST_NAMES])
+            raise InvalidArgumentError(
+                f"--to-offset (to_offsets) names {name}, which is no partition of what is restored: {have}"
+                + (f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else "")
+            )
         if isinstance(offset, bool) or not isinstance(offset, int):
-            raise InvalidArgumentError(f"to_offsets: an offset is a number, not {offset!r}")
+            raise InvalidArgumentError(f"--to-offset (to_offsets): an offset is a number, not {offset!r}")
         first, end = part.log_start_offset, part.end_offset
         if not first <= offset <= end:
             raise out_of_range(part.view, offset, first, end)
