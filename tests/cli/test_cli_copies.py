@@ -82,6 +82,12 @@ def test_restore_to_offsets(shell, tmp_path):
         ([], ExitCode.USAGE),
     ]:
         assert shell("restore", str(tmp_path / "c"), *wrong).exit_code == code, wrong
+    unknown = shell("restore", str(tmp_path / "c"), "--to-offset", "orders:9=9")
+    assert unknown.exit_code == ExitCode.USAGE
+    assert "--to-offset (to_offsets) names orders:9, which is no partition of what is restored" in (
+        unknown.stderr
+    )
+    assert "audit:0, orders:0" in unknown.stderr
     assert not (tmp_path / "c").exists()
 
 
@@ -170,3 +176,23 @@ def test_a_broker_that_is_not_ready_is_told(shell, tmp_path):
     assert "in the way: " in trial.stderr
     assert shell("graduate", "audit", str(clone)).exit_code == ExitCode.USAGE
     assert shell("graduate", "nope", str(clone)).exit_code == ExitCode.NOT_FOUND
+
+
+def test_an_import_that_fails_leaves_no_store(shell, tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    shell.ok("export", "orders", str(whole))
+    cut.write_bytes(whole.read_bytes()[:-2000])
+    new = Shell(tmp_path / "some" / "where" / "new")
+    for arguments in (["import", str(cut)], ["adopt", "orders", str(tmp_path / "nowhere")]):
+        assert new(*arguments).exit_code != 0
+        assert not (tmp_path / "some").exists(), arguments
+    two = Shell(tmp_path / "one", tmp_path / "two")
+    assert two("import", str(cut)).exit_code == ExitCode.CORRUPTION
+    assert not (tmp_path / "one").exists()
+    assert not (tmp_path / "two").exists()
+    (tmp_path / "some").mkdir()
+    assert new("import", str(cut)).exit_code == ExitCode.CORRUPTION
+    assert list((tmp_path / "some").iterdir()) == []
+    new.ok("import", str(whole))
+    assert new("import", str(whole)).exit_code == ExitCode.TOPIC_EXISTS
+    assert len(new.lines("read", "orders")) == 10, "a store that was there stays"

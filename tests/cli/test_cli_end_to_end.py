@@ -137,7 +137,8 @@ def test_reading_by_offset(orders):
     assert orders.lines("read", "orders", "--from", "10") == []
     outside = orders("read", "orders", "--from", "11")
     assert outside.exit_code == ExitCode.OFFSET_OUT_OF_RANGE
-    assert "offsets 0 to 9" in outside.stderr
+    assert outside.stderr.count("the log holds offsets") == 1
+    assert "offsets 0-9" in outside.stderr
 
 
 def test_reading_by_time(orders):
@@ -191,8 +192,23 @@ def test_reading_by_key(orders, indexed, isolation):
     assert "no record with the key nobody" in missing.stderr
 
 
+def test_a_directory_is_no_input_file(orders, tmp_path):
+    for arguments in (["append", "orders", str(tmp_path)], ["import", str(tmp_path)]):
+        refused = orders(*arguments)
+        assert refused.exit_code == ExitCode.USAGE
+        assert f"{tmp_path} is a directory: give the files in it" in refused.stderr
+
+
 def test_segments_and_rolling(orders):
-    orders.ok("roll", "orders")
+    rolled = orders("roll", "orders")
+    assert "rolled orders: 1 segment sealed" in rolled.stderr
+    assert orders.json("roll", "orders") == {
+        "topic": "orders",
+        "partition": None,
+        "rolled": False,
+        "segments": 0,
+    }
+    assert "nothing to roll in orders partition 0" in orders("roll", "orders", "-p", "0").stderr
     orders.ok("append", "orders", stdin="later\n")
     first, second = orders.json("segments", "orders")
     assert (first["base_offset"], first["next_offset"], first["state"], first["records"]) == (
@@ -252,5 +268,12 @@ def test_records_too_large(shell):
     result = shell("append", "t", stdin="x" * 2000)
     assert result.exit_code == ExitCode.RECORD_REFUSED
     assert "max.message.bytes" in result.stderr
+    shell.ok("topic", "create", "small", "--config", "segment.bytes=4KiB")
+    result = shell("append", "small", stdin="x" * 5000)
+    assert result.exit_code == ExitCode.RECORD_REFUSED
+    assert "more than the 4096 allowed, the smaller of the topic's max.message.bytes and segment.bytes" in (
+        result.stderr
+    )
+    assert "`stratalog config TOPIC` shows both" in result.stderr
     shell.ok("topic", "create", "c", "--config", "cleanup.policy=compact")
     assert shell("append", "c", stdin="no key\n").exit_code == ExitCode.RECORD_REFUSED

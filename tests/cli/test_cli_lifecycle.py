@@ -401,3 +401,45 @@ def test_one_line_says_it_all():
     assert summary(LifecycleReport(True, (step(action="skip"),)), 0) == "nothing to do now, 1 put off"
     later = LifecycleReport(True, (step(when_ms=2 * DAY_MS + 7), step(when_ms=3 * DAY_MS, topic="u")))
     assert summary(later, 0) == "nothing to do now; next to go is t-0 up to offset 9 (1.0 KiB), in 2d"
+
+
+def test_one_of_a_thing_is_singular(shell, tmp_path):
+    """'1 segments' and '1 .torn files' are not English."""
+    shell.ok("topic", "create", "t", "-c", "remote.storage.enable=true")
+    shell.ok("append", "t", stdin="x\n")
+    shell.ok("roll", "t")
+    shell.ok("archive")
+    assert "no damage in 1 segment, " in shell("archive", "--verify").stderr
+    (tmp_path / "data/t-0/00000000000000000000.log.torn-5").write_bytes(b"cut")
+    assert "t-0: 1 .torn file with what was cut off after a crash" in shell("lifecycle").stderr
+    assert "altered topic t: 2 partitions" in shell("topic", "alter", "t", "-p", "2").stderr
+
+
+def test_nothing_to_do_has_a_reason(shell):
+    hourly(shell, "table", [3, 2], cleanup_policy="compact")  # by their files' dates they are fresh
+    for arguments in (["compact", "-n"], ["compact", "-t", "table"]):
+        held = shell(*arguments)
+        assert held.exit_code == 0
+        assert "cleaner.min.segment.age.ms is 1h" in held.stdout
+        assert "nothing to do now, 1 put off" in held.stderr
+    [step] = shell.json("compact", "-n")["steps"]
+    assert (step["action"], step["base_offset"], step["next_offset"], step["due"]) == ("skip", 0, 20, False)
+    assert shell.json("compact", "-n", "--force")["steps"][0]["action"] == "compact"
+    shell.ok("topic", "alter", "table", "-c", "cleaner.min.segment.age.ms=0")
+    shell.ok("compact", "-t", "table")
+    assert shell.json("compact", "-n")["steps"] == []
+    shell.ok("append", "table", "-K", ":", stdin="k1:new\n")
+    assert "on is active" in shell.ok("compact", "-n")
+    shell.ok("roll", "table")
+    shell.ok("topic", "alter", "table", "-c", "min.cleanable.dirty.ratio=1")
+    assert "min.cleanable.dirty.ratio is 100%" in shell.ok("compact", "-t", "table")
+
+    shell.ok("topic", "create", "plain")
+    for arguments in (["compact", "-t", "plain"], ["compact", "-n", "-t", "plain"]):
+        told = shell(*arguments).stderr
+        assert "plain is not compacted, its cleanup.policy is delete" in told
+        assert "stratalog topic alter plain --config cleanup.policy=compact" in told
+    for arguments in (["archive", "-t", "plain"], ["archive", "-n", "-t", "plain"]):
+        told = shell(*arguments).stderr
+        assert "plain is not archived, its remote.storage.enable is false" in told
+        assert "stratalog topic alter plain --config remote.storage.enable=true" in told

@@ -194,3 +194,46 @@ def test_a_value_of_a_wrong_type_is_refused(store: Store, what: str) -> None:
     assert store.topic("t").partitions == 2
     assert [record.value for record in store.topic("t").read()] == [b"x"]
     assert store.topic("t").log_end_offset(1) == store.topic("one").log_end_offset() == 0
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (b"a", "record 1: it must be a Record, not bytes"),
+        (None, "record 1: it must be a Record, not NoneType"),
+        ({"value": b"v"}, "record 1: it must be a Record, not dict"),
+        ((), "record 1: an empty tuple has no value"),
+        (Record(b"v", "k"), "record 1: key must be bytes or None, not str"),  # type: ignore[arg-type]
+        (Record("v", b"k"), "record 1: value must be bytes or None, not str"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_not_a_record_is_named(
+    store: Store, partitions: int, policy: str, bad: Any, said: str
+) -> None:
+    topic = store.create_topic("new", partitions, {"cleanup.policy": policy})
+    good = Record(b"v", b"k")
+    with pytest.raises(errors.InvalidRecordError, match=said):
+        topic.append_many([good, bad], partition=0)
+    # The record's number is that of its place among those of its partition.
+    with pytest.raises(errors.InvalidRecordError, match=said.replace("1", "[01]")):
+        topic.append_many([good, bad])
+
+
+def test_a_tuple_without_a_key_is_a_record_without_one(store: Store) -> None:
+    bare: Any = [(b"v",)]
+    assert sum(placed.count for placed in store.topic("t").append_many(bare)) == 1
+    compacted = store.create_topic("new", 1, {"cleanup.policy": "compact"})
+    with pytest.raises(errors.InvalidRecordError, match="every record needs a key"):
+        compacted.append_many(bare)
+
+
+def test_a_client_names_what_is_not_a_record(tmp_path: Path) -> None:
+    bad: Any = [Record(b"v"), b"a"]
+    with stratalog.connect(tmp_path / "data", create=True) as client:
+        client.create_topic("t")
+        with pytest.raises(errors.InvalidRecordError, match="record 1: it must be a Record, not bytes"):
+            client.append("t", bad)
+        with pytest.raises(errors.RecordTooLargeError, match=r"record 0: larger than 32 MiB.*topic\.append"):
+            client.append("t", [Record(bytes(33 << 20))])

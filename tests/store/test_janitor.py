@@ -144,5 +144,5 @@ def test_a_partition_that_is_not_there() -> None:
     life.topic(**COMPACT)
     with pytest.raises(errors.UnknownPartitionError):
         life.store.compact("t", 3)
-    assert life.store.compact("t", 0).steps == ()
+    assert not any(step.due for step in life.store.compact("t", 0).steps)
     life.store.close()

@@ -170,7 +170,7 @@ def test_a_read_only_store_follows_what_the_holder_does() -> None:
         holder.retain("many")
         assert [step.due for step in store.retain("many", preview=True).steps] == [False]
         holder.compact("table")
-        assert store.compact("table", preview=True).steps == ()
+        assert not any(step.due for step in store.compact("table", preview=True).steps)
         holder.create_topic("late")
         assert [each.topic for each in store.lifecycle()] == sorted([*POLICIES, "late"])
     holder.close()

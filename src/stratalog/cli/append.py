@@ -117,7 +117,8 @@ class Tally:
             f"{p}:{first}" if first == last else f"{p}:{first}-{last}"
             for p, (first, last, _) in sorted(self.ranges.items())
         ]
-        shown = ", ".join(where[:8]) + (f" and {len(where) - 8} more partitions" if len(where) > 8 else "")
+        more = f" and {counted(len(where) - 8, 'more partition')}" if len(where) > 8 else ""
+        shown = ", ".join(where[:8]) + more
         text = f"appended {counted(self.records, 'record')} to {self.topic}"
         return f"{text} (partition:offset {shown})" if where else text
 
@@ -138,7 +139,11 @@ def _delimiter(text: str) -> bytes:
 
 def open_input(name: str) -> AbstractContextManager[IO[bytes]]:
     """Open a file for reading; ``-`` is stdin."""
-    return nullcontext(sys.stdin.buffer) if name == "-" else open(name, "rb")
+    if name == "-":
+        return nullcontext(sys.stdin.buffer)
+    if os.path.isdir(name):
+        raise InvalidArgumentError(f"{name} is a directory: give the files in it, or - for stdin")
+    return open(name, "rb")
 
 
 @contextmanager

@@ -7,20 +7,22 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stratalog.cli import guard
+from stratalog.cli.append import open_input
 from stratalog.cli.console import Table, note, progress
 from stratalog.cli.session import Session, TopicArgument, TopicsOption, arg, command, opt
 from stratalog.cli.topics import ConfigOption, parse_settings
 from stratalog.config.units import format_bytes, format_time, parse_time
-from stratalog.errors import FormatError, InvalidArgumentError, TopicExistsError
+from stratalog.errors import FormatError, InvalidArgumentError, StratalogError, TopicExistsError
 
 if TYPE_CHECKING:
+    from stratalog.store import AdminClient
     from stratalog.store.copies import CloneReport, ExportReport, ImportReport, PartitionCopy
 
 _TO_OFFSET = re.compile(r"(?:(?P<topic>[^:=]+):(?P<partition>[0-9]{1,9})=)?(?P<offset>[0-9]{1,19})\Z")
@@ -238,10 +240,9 @@ def import_(
         session.tell(found.to_json(), _offsets_table(found), whole)
         return
     settings = parse_settings(config)
-    if file != "-":
-        with open(file, "rb"):
-            pass  # a missing file must not make a store
-    with _naming(), _from_file(), session.change(create=True) as client, progress("importing") as bar:
+    with open_input(file):
+        pass  # a missing file must not make a store
+    with _naming(), _from_file(), _new_store(session) as client, progress("importing") as bar:
         report = copies.import_topic(
             client, source, name=name, settings=settings, keep_retention=keep_retention, progress=bar
         )
@@ -282,9 +283,9 @@ def graduate(
     notes = copy_notes(report.partitions) + [f"in the way: {problem}" for problem in report.problems]
     notes += [f"- {line}" for line in report.operator if not report.problems]
     did, where = "would hand" if dry_run else "handed", ", ".join(report.log_dirs)
-    notes.append(
-        f"{did} {topic} to {where}; {report.patched_batches:,} batches with the broker's leader epoch"
-    )
+    count = report.patched_batches
+    batches = f"{count:,} {'batch' if count == 1 else 'batches'}"
+    notes.append(f"{did} {topic} to {where}; {batches} with the broker's leader epoch")
     session.tell(report.to_json(), copies_table(report.partitions), *notes)
     if report.problems:
         raise typer.Exit(guard.ExitCode.USAGE)
@@ -309,7 +310,7 @@ def adopt(
     with _naming(), ExitStack() as stack:
         target: Any = session.paths
         if not dry_run:
-            target = stack.enter_context(session.change(create=True))
+            target = stack.enter_context(_new_store(session))
         elif session.exists:
             target = stack.enter_context(session.read())
         bar = stack.enter_context(progress("adopting"))
@@ -319,6 +320,50 @@ def adopt(
     _tell_import(session, report, f"{'would adopt' if dry_run else 'adopted'} {report.topic}")
     if not session.json and report.notes:
         note(f"`stratalog topic alter {report.topic} --config …` sets what is missing")
+
+
+@contextmanager
+def _new_store(session: Session) -> Iterator[AdminClient]:
+    """Open the store, or make it; one that was made here is removed again if the command fails."""
+    is_new = not session.exists
+    above = [_missing_above(path) for path in session.paths]
+    try:
+        with session.change(create=True) as client:
+            yield client
+    except BaseException:
+        if is_new and session.exists:
+            with suppress(StratalogError, OSError):
+                _remove_empty(session, above)
+        raise
+
+
+def _remove_empty(session: Session, above: Sequence[Sequence[str]]) -> None:
+    """Remove a store without topics, and the directories above it; not while somebody else has it open."""
+    from stratalog.fs import RealFileSystem
+    from stratalog.store.logdir import LOCK
+
+    fs = RealFileSystem()
+    with ExitStack() as locked:
+        for path in session.paths:
+            locked.callback(fs.lock(f"{path}/{LOCK}", {"pid": os.getpid()}).release)
+        with session.read() as store:
+            if store.topics():
+                return
+        for path in session.paths:
+            fs.remove_tree(path)
+    for parents in above:
+        for parent in parents:
+            fs.remove_dir(parent)
+
+
+def _missing_above(path: str) -> list[str]:
+    """Return the directories above a path that do not exist, the innermost first."""
+    found = []
+    path = os.path.dirname(os.path.abspath(path))
+    while not os.path.exists(path):
+        found.append(path)
+        path = os.path.dirname(path)
+    return found
 
 
 def _naming() -> AbstractContextManager[None]:

@@ -47,7 +47,7 @@ _KNOWN: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (
         errors.RecordTooLargeError,
         ExitCode.RECORD_REFUSED,
-        "`stratalog topic alter TOPIC --config max.message.bytes=…` raises the limit",
+        "`stratalog config TOPIC` shows both, `stratalog topic alter TOPIC --config NAME=VALUE` raises one",
     ),
     (errors.InvalidRecordError, ExitCode.RECORD_REFUSED, ""),
     (errors.InvalidTopicError, ExitCode.USAGE, "use up to 249 letters, digits, '.', '_' and '-'"),
@@ -192,12 +192,6 @@ def _hint(error: BaseException) -> str:
         return notes[-1]
     if is_refusal(error):
         return "commands that only read work here; to write, check the mount, the owner and the mode"
-    if isinstance(error, errors.OffsetOutOfRangeError):
-        return (
-            f"the log holds offsets {error.first} to {error.end - 1}"
-            if error.end > error.first
-            else "it is empty"
-        )
     if isinstance(error, errors.StoreLockedError):
         return _locked(error)
     return _known(error)[1]

@@ -48,6 +48,7 @@ from stratalog.model import SegmentState
 
 if TYPE_CHECKING:
     from stratalog.archive import Archive, ArchiveCheck, Manifest
+    from stratalog.config import TopicConfig
     from stratalog.log.policy.preview import Step
     from stratalog.store import AdminClient
     from stratalog.store.lifecycle.reports import EraseReport, LifecycleReport, PartitionNumbers
@@ -108,7 +109,7 @@ def compact(
     def work(client: AdminClient, progress: NamedProgress | None) -> LifecycleReport:
         return client.compact(topic, partition, preview=preview, force=force, progress=progress)
 
-    run_once(session, work, only_looks=preview)
+    run_once(session, work, only_looks=preview, why_nothing=lambda: _not_compacted(session, topic))
 
 
 @command
@@ -147,10 +148,40 @@ def janitor(
         run_once(session, work, only_looks=preview)
 
 
-def run_once(session: Session, work: Round, *, only_looks: bool) -> None:
-    """Run one round, print its report and exit with its code. ``only_looks``: it changes nothing."""
+def _not_compacted(session: Session, topic: str | None) -> str:
+    if topic is None or (config := _settings_of(session, topic)).compact:
+        return ""
+    return (
+        f"{topic} is not compacted, its cleanup.policy is {','.join(sorted(config.cleanup_policy))};"
+        f" `stratalog topic alter {topic} --config cleanup.policy=compact` changes that"
+    )
+
+
+def _not_archived(session: Session, topic: str | None) -> str:
+    if topic is None or _settings_of(session, topic).remote_storage_enable:
+        return ""
+    return (
+        f"{topic} is not archived, its remote.storage.enable is false;"
+        f" `stratalog topic alter {topic} --config remote.storage.enable=true` changes that"
+    )
+
+
+def _settings_of(session: Session, topic: str) -> TopicConfig:
+    with session.read() as store:
+        return store.topic(topic).config
+
+
+def run_once(
+    session: Session, work: Round, *, only_looks: bool, why_nothing: Callable[[], str] = str
+) -> None:
+    """Run one round, print its report and exit with its code. ``only_looks``: it changes nothing.
+
+    ``why_nothing`` is asked, when there was nothing to do, for the setting that is the reason.
+    """
     report = run_round(session, work, only_looks=only_looks)
     _tell(session, report, line=False)
+    if not report.steps and not session.json and (why := why_nothing()):
+        note(why)
     if code := outcome(report):
         raise typer.Exit(code)
 
@@ -373,9 +404,8 @@ def lifecycle(session: Session, topic: OptionalTopic = None) -> None:
     for each in numbers:
         name = f"{each.topic}-{each.partition}"
         if each.torn_files:
-            notes.append(
-                f"{name}: {each.torn_files:,} .torn files, cut off after a crash; you may remove them"
-            )
+            files = counted(each.torn_files, ".torn file")
+            notes.append(f"{name}: {files} with what was cut off after a crash; you may remove them")
         notes += [
             f"{name}: compaction skips {path}, which is damaged; see `stratalog repair {each.topic}`"
             for path in each.quarantined
@@ -398,7 +428,9 @@ def _numbers_table(numbers: Sequence[PartitionNumbers]) -> Table:
     there = [each.states[SegmentState.ARCHIVED] for each in numbers if SegmentState.ARCHIVED in each.states]
     size = format_bytes(sum(row.size_bytes for row in here))
     files = sum(row.files for row in here)
-    table.footer = f"{counted(sum(row.segments for row in here), 'segment')}, {size}, {files:,} files"
+    table.footer = (
+        f"{counted(sum(row.segments for row in here), 'segment')}, {size}, {counted(files, 'file')}"
+    )
     if there:
         size = format_bytes(sum(row.size_bytes for row in there))
         table.footer += f"; {sum(row.segments for row in there):,} more, {size}, only in the archive"
@@ -449,7 +481,7 @@ def archive(
                 client.take_over_archive(topic)
             return client.archive(topic, preview=preview, progress=report)
 
-        run_once(session, work, only_looks=preview)
+        run_once(session, work, only_looks=preview, why_nothing=lambda: _not_archived(session, topic))
 
 
 @contextlib.contextmanager
@@ -507,12 +539,12 @@ def _verified(session: Session, check: ArchiveCheck) -> None:
     else:
         for problem in check.problems:
             print(problem)
-        checked = f"{check.segments:,} segments, {format_bytes(check.bytes)} in {check.url}"
-        note(
-            f"{len(check.problems):,} problems in {checked}" if check.problems else f"no damage in {checked}"
-        )
+        checked = f"{counted(check.segments, 'segment')}, {format_bytes(check.bytes)} in {check.url}"
+        problems = counted(len(check.problems), "problem") if check.problems else "no damage"
+        note(f"{problems} in {checked}")
         if check.orphans:
-            note(f"{len(check.orphans):,} objects are in no manifest; the store's janitor removes them")
+            count = counted(len(check.orphans), "object")
+            note(f"{count} that no manifest names: the store's janitor removes such objects")
     if not check.ok:
         raise typer.Exit(ExitCode.CORRUPTION)
 

@@ -81,9 +81,12 @@ def _short(timestamp: int) -> str:
 def roll(session: Session, topic: TopicArgument, partition: PartitionOption = None) -> None:
     """Seal the active segment and begin a new one."""
     with session.change() as client:
-        client.roll(topic, partition)
-    where = "" if partition is None else f" partition {partition}"
-    session.tell({"topic": topic, "partition": partition, "rolled": True}, f"rolled {topic}{where}")
+        rolled = client.roll(topic, partition)
+    where = f"{topic}{'' if partition is None else f' partition {partition}'}"
+    said = f"rolled {where}: {counted(rolled, 'segment')} sealed"
+    if not rolled:
+        said = f"nothing to roll in {where}: the active segments hold no records"
+    session.tell({"topic": topic, "partition": partition, "rolled": rolled > 0, "segments": rolled}, said)
 
 
 @command

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.console import Table, show
+from stratalog.cli.console import Table, counted, show
 from stratalog.cli.session import (
     OptionalTopic,
     Session,
@@ -201,7 +201,7 @@ def alter(
         if partitions is not None:
             client.add_partitions(topic, partitions)
     shown = [f"{name} unset" if value is None else f"{name}={value}" for name, value in changes.items()]
-    shown += [f"{partitions} partitions"] if partitions is not None else []
+    shown += [counted(partitions, "partition")] if partitions is not None else []
     facts = {"topic": topic, "changed": changes, "partitions": partitions}
     session.tell(facts, f"altered topic {topic}: {', '.join(shown)}")
 

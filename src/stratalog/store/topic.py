@@ -214,16 +214,16 @@ class Topic:
         only = self._only
         if only is not None and not partition:
             try:
-                return [append_records(only, rows, sync)]
+                return [_append_rows(only, rows, sync)]
             except ClosedError:
-                return [self._again(only, append_records, rows, sync)]
+                return [self._again(only, _append_rows, rows, sync)]
             except FileNotFoundError as error:
                 raise missing(only, error) from error
         count = len(self._views) or self.partitions
         if partition is not None or count == 1:
-            return [self._on(partition or 0, append_records, rows, sync)]
+            return [self._on(partition or 0, _append_rows, rows, sync)]
         groups = self._group(rows, count)
-        ranges = [self._on(number, append_records, group, False) for number, group in groups.items()]
+        ranges = [self._on(number, _append_rows, group, False) for number, group in groups.items()]
         self._sync_all(ranges, sync)
         return ranges
 
@@ -253,15 +253,14 @@ class Topic:
         groups: dict[int, list[Record]] = {}
         for index, row in enumerate(rows):
             try:
-                key = row[1]
+                key = row[1] if len(row) > 1 else None
                 if key is None:
                     value = row[0]
                     number = self._sticky_partition(count, 0 if value is None else len(value))
                 else:
                     number = kernel.partition_for_key(key, count)
             except (TypeError, LookupError) as error:
-                why = f"a {type(row).__name__} is not a Record" if isinstance(error, KeyError) else error
-                raise InvalidRecordError(f"record {index}: {why}") from error
+                raise InvalidRecordError(f"record {index}: {wrong_record(row) or error}") from error
             groups.setdefault(number, []).append(row)
         return groups
 
@@ -617,6 +616,31 @@ class Topic:
     def _writer(self, partition: int) -> PartitionWriter:
         view = self._view(partition)
         return view if isinstance(view, PartitionWriter) else self._partitions.writer(self.name, partition)
+
+
+def _append_rows(writer: PartitionWriter, rows: list[Record], sync: bool) -> AppendedRange:
+    """Append records; one that is not a record is an InvalidRecordError that names it."""
+    try:
+        return append_records(writer, rows, sync)
+    except (TypeError, IndexError, KeyError) as error:
+        for index, row in enumerate(rows):
+            if (why := wrong_record(row)) is not None:
+                raise InvalidRecordError(f"record {index}: {why}") from error
+            if len(row) < 2 and writer.admission.needs_key:
+                raise writer.admission.keyless() from error
+        raise
+
+
+def wrong_record(row: object) -> str | None:
+    """Return why this is not a record, or a tuple that begins like one, as far as value and key tell."""
+    if not isinstance(row, tuple):
+        return f"it must be a Record, not {type(row).__name__}"
+    if not row:
+        return "an empty tuple has no value"
+    for name, part in zip(("value", "key"), row, strict=False):
+        if not isinstance(part, bytes | None):
+            return f"{name} must be bytes or None, not {type(part).__name__}"
+    return None
 
 
 def _flush(writer: PartitionWriter) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import stratalog
 from stratalog import Record, errors
 from stratalog.fs import RealFileSystem
-from stratalog.store.copies import clone, clones
+from stratalog.store.copies import clone, clones, export_topic, restore
 from stratalog.store.copies.clones import FILE_NAME
 from stratalog.testing import MemoryFileSystem
 from tests.store.copies.copies_life import CONFIG, LIVES, TOPIC, Life
@@ -292,6 +293,33 @@ def test_two_copies_at_once_are_both_written_down() -> None:
         for thread in threads:
             thread.join()
         assert len(clones("/a", fs=fs)[0]) == 4
+
+
+def test_a_copy_that_failed_is_not_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`erase` told people to look into directories that never existed."""
+    source, inside = tmp_path / "a", str(tmp_path / "file" / "c")
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "empty").mkdir()
+    with stratalog.open(source) as store:
+        fill(store, 10)
+        topic = store.topics()[0]
+    clone(source, str(tmp_path / "b"))
+
+    def full(*arguments: object) -> None:
+        raise errors.DiskFullError("no room")
+
+    monkeypatch.setattr(sys.modules[clone.__module__], "_write_root", full)
+    failing: list[Callable[[], object]] = [
+        lambda: clone(source, inside),
+        lambda: clone(source, str(tmp_path / "c")),
+        lambda: clone(source, str(tmp_path / "empty")),
+        lambda: restore(source, str(tmp_path / "c"), to_time=0),
+        lambda: export_topic(source, topic, inside),
+    ]
+    for fails in failing:
+        with pytest.raises((errors.StorageError, OSError)):
+            fails()
+        assert [each.target for each in clones(source)[0]] == [str(tmp_path / "b")]
 
 
 def test_a_target_that_is_being_made_or_is_there_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stratalog.cli.check import damage_table
-from stratalog.cli.console import Table, note, show
+from stratalog.cli.console import Table, counted, note, show
 from stratalog.cli.lifecycle import compactions_table
 from stratalog.cli.pipelines.run import Run, pipeline_command, show_counts
 from stratalog.cli.session import (
@@ -341,7 +341,8 @@ def topics_table(topics: Sequence[Mapping[str, Any]], keys: bool) -> Table:
     for each in topics:
         table.add(each["topic"], each["partitions"], *_cells(each, keys), f"{each['skew']['bytes']:.2f}")
     size = sum(each["bytes"] for each in topics)
-    table.footer = f"{sum(each['records'] for each in topics):,} records, {format_bytes(size)} on disk"
+    records = counted(sum(each["records"] for each in topics), "record")
+    table.footer = f"{records}, {format_bytes(size)} on disk"
     if archived := sum(each["archived_bytes"] for each in topics):
         table.footer += f", {format_bytes(archived)} more only in the archive"
     return table

@@ -129,7 +129,10 @@ def finished(
 
 def too_large(index: int, size: int, max_bytes: int) -> RecordTooLargeError:
     """The error for a record that does not even fit in a batch of its own."""
-    return RecordTooLargeError(f"record {index}: {size} bytes as a batch, more than the {max_bytes} allowed")
+    return RecordTooLargeError(
+        f"record {index}: {size} bytes as a batch, more than the {max_bytes} allowed, the smaller of the"
+        " topic's max.message.bytes and segment.bytes"
+    )
 
 
 def encode_control(

@@ -16,7 +16,13 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from stratalog.errors import ControlError, InvalidArgumentError, StoreLockedError
+from stratalog.errors import (
+    ControlError,
+    InvalidArgumentError,
+    InvalidRecordError,
+    RecordTooLargeError,
+    StoreLockedError,
+)
 from stratalog.format import batch as batches
 from stratalog.format.journal import staged_file
 from stratalog.format.metadata import text_to_id
@@ -348,6 +354,9 @@ class AdminClient:
     ) -> list[AppendedRange]:
         """Append records; those without a timestamp get the holder's time."""
         arguments = {"topic": topic, "partition": partition, "sync": sync}
+        for index, record in enumerate(records):
+            if not isinstance(record, Record):
+                raise InvalidRecordError(f"record {index}: it must be a Record, not {type(record).__name__}")
         ranges: list[AppendedRange] = []
         for first in range(0, len(records), MAX_APPEND_RECORDS):
             rows = [
@@ -356,17 +365,20 @@ class AdminClient:
             ]
             at = 0
             while at < len(rows):
-                encoded, at = batches.encode_records(
-                    rows,
-                    at,
-                    base_offset=0,
-                    leader_epoch=0,
-                    now_ms=0,
-                    timestamp_type=0,
-                    codec=0,
-                    level=None,
-                    max_bytes=APPEND_BYTES,
-                )
+                try:
+                    encoded, at = batches.encode_records(
+                        rows,
+                        at,
+                        base_offset=0,
+                        leader_epoch=0,
+                        now_ms=0,
+                        timestamp_type=0,
+                        codec=0,
+                        level=None,
+                        max_bytes=APPEND_BYTES,
+                    )
+                except RecordTooLargeError as error:
+                    raise _too_large(first + at) from error
                 ranges += RANGES.unpack(self.ask("append", arguments, bytes(encoded.data), None))
         return ranges
 
@@ -415,6 +427,14 @@ class AdminClient:
     commit_staged = operation(
         Store.commit_staged, COMMITTED, query=TEXT, batch=NUMBER, files=STAGED_FILES, job=FLAG
     )
+
+
+def _too_large(index: int) -> RecordTooLargeError:
+    error = RecordTooLargeError(
+        f"record {index}: larger than {APPEND_BYTES >> 20} MiB, the most that one request carries"
+    ).advising("append it with topic.append() in the program that holds the store")
+    error.add_note("append it in a program, with topic.append()")  # the command line's words
+    return error
 
 
 def connect(

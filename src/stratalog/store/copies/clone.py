@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -42,7 +42,7 @@ from stratalog.store.copies.building import (
     Report,
     copy_partition,
 )
-from stratalog.store.copies.clones import BUILDING, CopyEntry, remember
+from stratalog.store.copies.clones import BUILDING, CopyEntry, kept_if_made, remember
 from stratalog.store.copies.cutting import Moment, end_at_time
 from stratalog.store.copies.source import Part, Source, open_source, settle
 from stratalog.store.logdir import LogDir
@@ -50,6 +50,7 @@ from stratalog.store.paths import Paths, path_of
 from stratalog.store.store import Store
 
 OpenTransactions = Literal["keep", "abort"]
+MOST_NAMES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def clone(
         for part in building.parts:
             sizes = {segment.base_offset: segment.size for segment in part.segments}
             building.meter.total_bytes += sum(sizes.get(base, 0) for base in part.directory_files)
-        with new_store(origin.context, building.target) as directory:
+        with building.kept_if_made(), new_store(origin.context, building.target) as directory:
             copies = [_clone_one(part, building.builder(part, directory)) for part in building.parts]
             _write_root(LogDir(origin.context, directory), building.settings(), copies)
         entry = building.entry
@@ -150,7 +151,7 @@ def restore(
         building = _Building(origin, topics, target, "restore", progress, to_offsets or {})
         for part in building.parts:
             building.meter.total_bytes += sum(segment.size for segment in part.segments)
-        with new_store(origin.context, building.target) as directory:
+        with building.kept_if_made(), new_store(origin.context, building.target) as directory:
             copies = []
             for part in building.parts:
                 builder = building.builder(part, directory)
@@ -191,8 +192,13 @@ class _Building:
         self.notes: tuple[str, ...] = ()
         if why is not None:
             self.notes = (f"`erase` in the source will not name this copy: {why}",)
+        self._origin = origin
         self.meter = Meter(progress)
         self._ids = {name: new_id() for name in names}
+
+    def kept_if_made(self) -> AbstractContextManager[None]:
+        """Take the entry out of the source again if the copy fails within."""
+        return kept_if_made(self._origin.context.fs, self._origin.paths, self.entry)
 
     def builder(self, part: Part, directory: str) -> PartitionBuilder:
         where = f"{directory}/{partition_dir(part.topic, part.partition)}"
@@ -237,8 +243,8 @@ def _restore_one(
     if moment.late_from_offset is not None:
         notes.append(
             f"offset {moment.late_from_offset}, and perhaps more behind the cut, is stamped at or before the"
-            f" moment asked for but was appended after offset {moment.offset}, which is later; to_offsets"
-            " takes more"
+            f" moment asked for but was appended after offset {moment.offset}, which is later; --to-offset"
+            " (to_offsets) takes more"
         )
     if moment.timestamp is not None and moment.offset == part.log_start_offset > 0:
         notes.append(f"records below offset {part.log_start_offset} have been deleted since")
@@ -254,9 +260,14 @@ def _check_offsets(
     for key, offset in wanted.items():
         part = known.get(key)
         if part is None:
-            raise InvalidArgumentError(f"to_offsets names {key!r}, which is no partition of what is restored")
+            name = f"{key[0]}:{key[1]}" if isinstance(key, tuple) and len(key) == 2 else repr(key)
+            have = ", ".join(f"{topic}:{partition}" for topic, partition in sorted(known)[:MOST_NAMES])
+            raise InvalidArgumentError(
+                f"--to-offset (to_offsets) names {name}, which is no partition of what is restored: {have}"
+                + (f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else "")
+            )
         if isinstance(offset, bool) or not isinstance(offset, int):
-            raise InvalidArgumentError(f"to_offsets: an offset is a number, not {offset!r}")
+            raise InvalidArgumentError(f"--to-offset (to_offsets): an offset is a number, not {offset!r}")
         first, end = part.log_start_offset, part.end_offset
         if not first <= offset <= end:
             raise out_of_range(part.view, offset, first, end)

@@ -1,6 +1,7 @@
 """`stratalog.clones` in the root of a log directory: which copies were made of the store.
 
-A copy holds records that a later `erase` cannot reach, so each is written down before it is begun:
+A copy holds records that a later `erase` cannot reach, so each is written down before it is begun. One that
+fails and leaves nothing is taken out again:
 
     {"id": "…", "kind": "clone", "made_ms": 1794797623000, "target": "/b", "topics": ["orders"]} 7bff9b32
 
@@ -15,7 +16,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -68,7 +70,42 @@ def remember(
     return entry, why
 
 
+@contextmanager
+def kept_if_made(fs: FileSystem, roots: Sequence[str], entry: CopyEntry) -> Iterator[None]:
+    """Make a copy within: if that fails and nothing is left at its target, its entry goes too.
+
+    An entry that cannot be taken out stays: `erase` then names a copy that does not exist.
+    """
+    try:
+        yield
+    except BaseException:
+        with suppress(StorageError, StoreLockedError, OSError):
+            if not _holds_something(fs, entry.target) and not fs.exists(entry.target + BUILDING):
+                forget(fs, roots, entry)
+        raise
+
+
+def forget(fs: FileSystem, roots: Sequence[str], entry: CopyEntry) -> None:
+    """Take out the entry of a copy of which nothing is left."""
+    line = _line(entry)
+    for root in roots:
+        if fs.exists(f"{root}/{FILE_NAME}"):
+            _change(fs, root, lambda known: known.replace(line, b""))
+
+
+def _holds_something(fs: FileSystem, path: str) -> bool:
+    return fs.exists(path) and (not fs.stat(path).is_dir or bool(fs.list_dir(path)))
+
+
 def _add(fs: FileSystem, root: str, entry: CopyEntry) -> None:
+    def add(known: bytes) -> bytes:
+        return (known if known.endswith(b"\n") or not known else known + b"\n") + _line(entry)
+
+    _change(fs, root, add)
+
+
+def _change(fs: FileSystem, root: str, change: Callable[[bytes], bytes]) -> None:
+    """Replace the file, under its lock, by what ``change`` makes of it."""
     lock = _lock(fs, f"{root}/{LOCK_NAME}")
     try:
         path = f"{root}/{FILE_NAME}"
@@ -76,9 +113,9 @@ def _add(fs: FileSystem, root: str, entry: CopyEntry) -> None:
             known = fs.read_file(path)
         except FileNotFoundError:
             known = b""
-        if known and not known.endswith(b"\n"):
-            known += b"\n"
-        fs.write_atomic(path, known + _line(entry))
+        changed = change(known)
+        if changed != known:
+            fs.write_atomic(path, changed)
     finally:
         lock.release()
 

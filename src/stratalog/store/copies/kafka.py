@@ -47,6 +47,7 @@ from stratalog.errors import (
     FormatError,
     InvalidArgumentError,
     NotFoundError,
+    StorageError,
     StoreLockedError,
     TopicExistsError,
 )
@@ -71,7 +72,7 @@ from stratalog.store.copies.building import (
     copy_partition,
 )
 from stratalog.store.copies.clone import take_lock
-from stratalog.store.copies.clones import remember
+from stratalog.store.copies.clones import forget, remember
 from stratalog.store.copies.cutting import newest_timestamp, pieces_before, uvarint
 from stratalog.store.copies.source import Part, changed_too_often, open_source
 from stratalog.store.copies.topic_file import ImportReport
@@ -234,7 +235,9 @@ def graduate(
         meter = Meter(progress, sum(segment.size for part in parts for segment in part.segments))
         copies, gapped, patched = [], set(), 0
         if not dry_run:
-            remember(context.fs, origin.paths, "graduate", dirs[0], [topic], context.clock.now_ms())
+            entry, _ = remember(
+                context.fs, origin.paths, "graduate", dirs[0], [topic], context.clock.now_ms()
+            )
         try:
             for part in parts:
                 where, epoch = plan.places.get(part.partition), plan.epochs.get(part.partition, 0)
@@ -245,7 +248,9 @@ def graduate(
                     gapped.add(part.partition)
         except BaseException as error:
             if not dry_run:
-                _finish_earlier(context, dirs)
+                _finish_earlier(context, dirs)  # nothing of the topic is left there
+                with suppress(StorageError, StoreLockedError):
+                    forget(context.fs, origin.paths, entry)
             if isinstance(error, FileNotFoundError):
                 raise changed_too_often(topic) from error
             raise

@@ -28,7 +28,7 @@ import json
 import os
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -54,7 +54,7 @@ from stratalog.store.copies.building import (
     Progress,
     Report,
 )
-from stratalog.store.copies.clones import BUILDING, remember
+from stratalog.store.copies.clones import BUILDING, kept_if_made, remember
 from stratalog.store.copies.cutting import pieces_before, written_ms
 from stratalog.store.copies.source import Part, Source, open_source, retry_when_changed
 from stratalog.store.paths import Paths, path_of
@@ -386,15 +386,20 @@ def export_topic(
         if isinstance(file, str | os.PathLike):
             where = file = path_of(origin.context.fs, file, "file to export to")
         made_ms = origin.context.clock.now_ms()
+        recorded: AbstractContextManager[None] = nullcontext()
         if register and not (isinstance(source, Store) and source.read_only):
-            remember(origin.context.fs, origin.paths, "export", where, [topic], made_ms)
+            fs = origin.context.fs
+            entry, _ = remember(fs, origin.paths, "export", where, [topic], made_ms)
+            if named:  # what went into a stream may be anywhere
+                recorded = kept_if_made(fs, origin.paths, entry)
 
         def export(again: bool) -> ExportReport:
             for part in parts if again else ():
                 part.look()
             return _export(origin, parts, file, where, made_ms, progress)
 
-        return retry_when_changed(topic, EXPORT_TRIES if named else 1, export)
+        with recorded:
+            return retry_when_changed(topic, EXPORT_TRIES if named else 1, export)
 
 
 def _export(

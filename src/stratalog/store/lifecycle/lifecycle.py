@@ -36,7 +36,7 @@ from stratalog.store.catalog import TopicEntry, View
 from stratalog.store.lifecycle.planning import (
     Situation,
     cleanable_of,
-    compact_steps,
+    compact_plan,
     facts_of,
     plan,
     retain_steps,
@@ -104,8 +104,11 @@ class Lifecycle:
         progress: Progress | None = None,
         compactor: Compactor | None = None,
     ) -> LifecycleReport:
-        """Compact what is due or, with ``force``, whatever can be compacted."""
-        plan = partial(compact_steps, force=force)
+        """Compact what is due or, with ``force``, whatever can be compacted.
+
+        A dirty partition that is left alone is a ``skip`` step that says why.
+        """
+        plan = partial(compact_plan, force=force)
         return self.run(Round(plan, topic, partition, preview, True, force, progress, compactor))
 
     def take_over_archive(self, topic: str) -> None:

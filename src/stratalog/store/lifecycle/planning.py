@@ -28,6 +28,7 @@ from stratalog.log.policy.retention import (
     next_expiry,
     roll_why,
     to_archive,
+    with_upper,
 )
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.follower import LiveSegment
@@ -128,6 +129,28 @@ def compact_steps(at: Situation, *, force: bool = False) -> list[Step]:
     if at.cleaner_wait_s > 0 and not force:
         step = preview.skipped(step, _rest(at.cleaner_wait_s))
     return [step]
+
+
+def compact_plan(at: Situation, *, force: bool = False) -> list[Step]:
+    """What `compact_steps` gives or, when that is nothing and records are dirty, a ``skip`` that says why."""
+    steps = compact_steps(at, force=force)
+    if steps or not at.config.compact:
+        return steps
+    found = cleanable_of(at)
+    dirty = [each for each, upper in with_upper(at.facts) if each.local and upper > found.first_dirty_offset]
+    size_bytes = sum(segment.size_bytes for segment in dirty)
+    if not size_bytes:
+        return []
+    if not (at.cleaner_enable or force):
+        why = "log.cleaner.enable is false"
+    elif not found.cleanable_bytes:
+        why = found.uncleanable_why
+    else:
+        least = at.config.min_cleanable_dirty_ratio
+        why = f"{found.dirty_ratio:.0%} of the log can be cleaned, min.cleanable.dirty.ratio is {least:.0%}"
+    first, end = found.first_dirty_offset, max(found.first_dirty_offset, at.high_watermark)
+    step = Step("compact", at.topic, at.partition, first, end, size_bytes, None, "records are dirty")
+    return [preview.skipped(step, why)]
 
 
 def archive_steps(at: Situation, compacting: Sequence[Step] = ()) -> list[Step]:
