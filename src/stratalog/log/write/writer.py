@@ -41,6 +41,7 @@ from stratalog.errors import (
     StorageError,
     StratalogError,
     UnknownTopicError,
+    again,
 )
 from stratalog.format import batch as batches
 from stratalog.format import producer_snapshot
@@ -182,7 +183,7 @@ class PartitionWriter:
         Call it without the partition's lock.
         """
         if self._unusable is not None:
-            raise self._unusable
+            raise again(self._unusable)
         if self._held:
             with self.maintenance:
                 self._held = False  # the thread that held appends is done, or was interrupted
@@ -309,7 +310,7 @@ class PartitionWriter:
         Raise UnknownTopicError if the topic was deleted.
         """
         if self.deleted is not None:
-            raise self.deleted
+            raise again(self.deleted)
         if self.swapping:
             with self.maintenance:
                 if self.swapping and not self._closed:
