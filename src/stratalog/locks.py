@@ -45,6 +45,7 @@ class Rank(NamedTuple):
 
 
 ORDER: tuple[Rank, ...] = (
+    Rank("client", "the connection to the process that holds a store, one request at a time", Io.NETWORK),
     Rank("closing", "the end of a store, once", Io.NETWORK),
     Rank("journal", "the commits of staged records: decided, rolled forward, one at a time", Io.NETWORK),
     Rank("loans", "compactions prepared elsewhere", Io.MEMORY),
