@@ -37,7 +37,7 @@ Nothing here imports anything of the package: every room may raise these.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Self, TypeVar
 
 
 class StratalogError(Exception):
@@ -76,14 +76,32 @@ class StratalogError(Exception):
         return _rebuilt, (type(self), self.args, self.__dict__)
 
 
-def _rebuilt(
-    kind: type[StratalogError], args: tuple[object, ...], state: dict[str, object]
-) -> StratalogError:
+E = TypeVar("E", bound=BaseException)
+S = TypeVar("S", bound=StratalogError)
+
+
+def _rebuilt(kind: type[S], args: tuple[object, ...], state: dict[str, object]) -> S:
     """Make an error again without its constructor, whose keywords are not among ``args``."""
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+def again(error: E) -> E:
+    """Return a copy of an error that is kept and raised more than once, for one raise.
+
+    Every raise adds the frames of its call, and with them its records, to the traceback of the error raised.
+    An error that is not of this tree is returned itself.
+    """
+    if not isinstance(error, StratalogError):
+        return error
+    made = _rebuilt(type(error), error.args, error.__dict__)
+    made.__dict__.pop("__notes__", None)
+    for note in getattr(error, "__notes__", ()):
+        made.add_note(note)  # into a list of its own
+    made.__cause__ = error.__cause__
+    return made
 
 
 class InvalidArgumentError(StratalogError, ValueError):

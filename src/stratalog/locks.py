@@ -45,6 +45,7 @@ class Rank(NamedTuple):
 
 
 ORDER: tuple[Rank, ...] = (
+    Rank("client", "the connection to the process that holds a store, one request at a time", Io.NETWORK),
     Rank("closing", "the end of a store, once", Io.NETWORK),
     Rank("journal", "the commits of staged records: decided, rolled forward, one at a time", Io.NETWORK),
     Rank("loans", "compactions prepared elsewhere", Io.MEMORY),
@@ -75,6 +76,7 @@ ORDER: tuple[Rank, ...] = (
     Rank("estimates", "sketches of keys for the cleaner", Io.MEMORY),
     Rank("settings", "writing the settings file of a store", Io.SYNC),
     Rank("checkpoint", "one checkpoint file of a log directory, and its entries", Io.SYNC),
+    Rank("audit", "writing `stratalog.audit`, one line at a time", Io.SYNC),
     Rank("log-dir", "the mark of a clean stop in a log directory", Io.SYNC),
     Rank("deletions", "which files wait to be removed, and which are being removed", Io.MEMORY),
     Rank("topic.sticky", "the partition that records without a key go to", Io.MEMORY),

@@ -118,6 +118,7 @@ def test_the_store_opens_after_a_refused_number(tmp_path: Path) -> None:
 
 
 NO_TEXT: tuple[object, ...] = (5, 1.5, True, b"t", [], {}, object())
+NO_NAME: tuple[object, ...] = (*NO_TEXT, None)
 NO_BYTES: tuple[object, ...] = ("text", 5, 1.5, True, [b"k"], {}, object())
 NO_LIST: tuple[object, ...] = (5, 1.5, True, object())
 NO_MAPPING: tuple[object, ...] = (5, 1.5, "text", ["a"], object())
@@ -127,31 +128,35 @@ NO_HEADERS: tuple[object, ...] = (5, [5], [("h",)], [(5, b"v")], [("h", "v")], o
 NO_TIME: tuple[object, ...] = ("1", b"1", [1], {}, object())
 
 TYPES: dict[str, tuple[tuple[object, ...], Call]] = {
-    "topic name": (NO_TEXT, lambda store, bad: store.topic(bad)),
-    "create_topic name": (NO_TEXT, lambda store, bad: store.create_topic(bad)),
+    "topic name": (NO_NAME, lambda store, bad: store.topic(bad)),
+    "create_topic name": (NO_NAME, lambda store, bad: store.create_topic(bad)),
     "create_topic config": (NO_MAPPING, lambda store, bad: store.create_topic("new", 1, bad)),
-    "add_partitions name": (NO_TEXT, lambda store, bad: store.add_partitions(bad, 3)),
-    "alter_topic name": (NO_TEXT, lambda store, bad: store.alter_topic(bad, {})),
+    "add_partitions name": (NO_NAME, lambda store, bad: store.add_partitions(bad, 3)),
+    "alter_topic name": (NO_NAME, lambda store, bad: store.alter_topic(bad, {})),
     "alter_topic changes": (NO_MAPPING, lambda store, bad: store.alter_topic("t", bad)),
     "alter_topic append": (NO_MAPPING, lambda store, bad: store.alter_topic("t", append=bad)),
     "alter_topic subtract": (NO_MAPPING, lambda store, bad: store.alter_topic("t", subtract=bad)),
-    "delete_topic name": (NO_TEXT, lambda store, bad: store.delete_topic(bad)),
-    "describe_topic name": (NO_TEXT, lambda store, bad: store.describe_topic(bad)),
-    "move_partition name": (NO_TEXT, lambda store, bad: store.move_partition(bad, 0, "/elsewhere")),
+    "delete_topic name": (NO_NAME, lambda store, bad: store.delete_topic(bad)),
+    "describe_topic name": (NO_NAME, lambda store, bad: store.describe_topic(bad)),
+    "move_partition name": (NO_NAME, lambda store, bad: store.move_partition(bad, 0, "/elsewhere")),
     "move_partition log directory": (NO_TEXT, lambda store, bad: store.move_partition("t", 0, bad)),
-    "repair name": (NO_TEXT, lambda store, bad: store.repair(bad, 0, action="rebuild-indexes")),
+    "repair name": (NO_NAME, lambda store, bad: store.repair(bad, 0, action="rebuild-indexes")),
+    "repair name, tried": (
+        NO_NAME,
+        lambda store, bad: store.repair(bad, 0, action="rebuild-indexes", dry_run=True),
+    ),
     "repair action": (NO_TEXT, lambda store, bad: store.repair("t", 0, action=bad)),
     "repair action, tried": (NO_TEXT, lambda store, bad: store.repair("t", 0, action=bad, dry_run=True)),
     "retain topic": (NO_TEXT, lambda store, bad: store.retain(bad)),
     "compact topic": (NO_TEXT, lambda store, bad: store.compact(bad, 0)),
     "archive topic": (NO_TEXT, lambda store, bad: store.archive(bad)),
     "janitor topic": (NO_TEXT, lambda store, bad: store.janitor(bad)),
-    "take_over_archive topic": (NO_TEXT, lambda store, bad: store.take_over_archive(bad)),
-    "lend_compaction topic": (NO_TEXT, lambda store, bad: store.lend_compaction(bad, 0)),
+    "take_over_archive topic": (NO_NAME, lambda store, bad: store.take_over_archive(bad)),
+    "lend_compaction topic": (NO_NAME, lambda store, bad: store.lend_compaction(bad, 0)),
     "extend_loans tokens": ((*NO_LIST, [5], [[]]), lambda store, bad: store.extend_loans(bad)),
     "take_in_compaction token": (NO_TEXT, lambda store, bad: store.take_in_compaction(bad, None)),
     "take_in_compaction cleaned": (NO_LIST, lambda store, bad: store.take_in_compaction("x", bad)),
-    "erase topic": (NO_TEXT, lambda store, bad: store.erase(bad, [b"k"])),
+    "erase topic": (NO_NAME, lambda store, bad: store.erase(bad, [b"k"])),
     "erase keys": ((*NO_LIST, ["k"], [[]], b"k", []), lambda store, bad: store.erase("t", bad)),
     "erase reason": (NO_TEXT, lambda store, bad: store.erase("t", [b"k"], reason=bad)),
     "commit_staged query": (NO_TEXT, lambda store, bad: store.commit_staged(bad, 0, [])),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -10,6 +11,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -193,3 +196,68 @@ def test_a_temporary_directory_that_is_too_deep_gives_way(
     remove_address(address)
     assert not Path(address).parent.exists()
     assert list(Path(tempfile.gettempdir()).iterdir()) == []
+
+
+def test_threads_that_share_a_client_get_their_own_answers(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    names, rounds = ("a", "b", "c"), 60
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        with stratalog.connect(tmp_path / "data") as client:
+            for name in names:
+                client.create_topic(name, 1)
+
+            def append(name: str) -> dict[int, bytes]:
+                values = [f"{name}{i}".encode() for i in range(rounds)]
+                return {client.append(name, [Record(value)])[0].offset: value for value in values}
+
+            with ThreadPoolExecutor(len(names)) as pool:
+                acknowledged = dict(zip(names, pool.map(append, names), strict=True))
+    finally:
+        sys.setswitchinterval(before)
+    with stratalog.open(tmp_path / "data", read_only=True) as store:
+        for name in names:
+            assert {each.offset: each.value for each in store.topic(name).read(0)} == acknowledged[name]
+
+
+def test_a_forked_child_may_not_use_its_parents_connection(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    with stratalog.connect(tmp_path / "data") as client:
+        child = os.fork()
+        if child == 0:
+            try:
+                client.flush()
+            except errors.ForkedError:
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        client.flush()
+
+
+def test_a_request_from_the_progress_of_another_is_refused(tmp_path: Path) -> None:
+    listener, address = listen(str(tmp_path))
+    listener.setblocking(True)
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(pack_frame(Frame({"progress": ["copying", 1, 2]})))
+            connection.sendall(pack_frame(Frame({"result": "done"})))
+
+    with closing(listener), closing(ControlClient(address, None, 5)) as client, ThreadPoolExecutor(1) as pool:
+        served = pool.submit(serve)
+        refused = []
+
+        def progress(*_: object) -> None:
+            with pytest.raises(errors.ControlError, match="from the progress of another request"):
+                client.request("flush", {})
+            refused.append(True)
+
+        assert client.request("erase", {}, b"", progress).header["result"] == "done"
+        assert refused
+        served.result()

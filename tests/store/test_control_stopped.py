@@ -15,6 +15,7 @@ import pytest
 
 import stratalog
 from stratalog import Record, errors
+from stratalog.store.admin import admin
 from stratalog.store.admin.admin import COMMANDS
 from stratalog.store.admin.control import ControlClient, Frame, Progress, pack_frame
 from tests.store.lifecycle_support import eventually
@@ -144,3 +145,16 @@ def test_of_many_commands_sent_at_once_those_left_are_cancelled_with_the_client(
             assert began.acquire(timeout=20)
         go_on.set()
     assert count == [1]
+
+
+def test_numbers_and_previews_are_read_beside_a_holder_that_does_not_answer(
+    tmp_path: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "ANSWER_S", 0.2)
+    with stratalog.connect(tmp_path / "data", read_only=True) as client:
+        assert client.remote
+    stop(holder)
+    with stratalog.connect(tmp_path / "data", read_only=True) as client:
+        assert not client.remote
+        assert [each.topic for each in client.lifecycle()] == ["t"]
+        assert client.janitor(preview=True).preview

@@ -56,6 +56,28 @@ def torn(root: Path) -> list[Path]:
     return list((root / f"{TOPIC}-0").glob("*.torn*"))
 
 
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_move_cuts_nothing_at_a_bad_batch_below_the_synced_end(root: Path, clean: bool) -> None:
+    if clean:
+        shutil.copyfile(GOLDEN / ".kafka_cleanshutdown", root / ".kafka_cleanshutdown")
+        (root / "recovery-point-offset-checkpoint").unlink()
+    last = logs(root)[-1]
+    bad = batch_at(last, 0)
+    flip(last, bad.position + 70)
+    other = root.parent / "other"
+    with stratalog.open([root, other], background=False) as store:
+        topic = store.topic(TOPIC)
+        before = read_all(topic)
+        for place in (other, root):
+            store.move_partition(TOPIC, 0, str(place))
+            assert read_all(topic) == before
+            assert topic.high_watermark(0) == END
+            assert not torn(place)
+        store.repair(TOPIC, 0, action="rebuild-indexes")
+        assert read_all(topic) == before
+        assert not torn(root)
+
+
 def test_a_bad_batch_below_the_recovery_point_is_corruption(root: Path) -> None:
     last = logs(root)[-1]
     bad = batch_at(last, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,8 @@ import pytest
 
 import stratalog
 from stratalog import Record, Store, Topic
-from stratalog.errors import StorageError, UnknownTopicError
+from stratalog.errors import DiskFullError, StorageError, UnknownTopicError
+from stratalog.format import batch as batches
 from stratalog.fs import FailingFileSystem, Fault, FileSystem, MemoryFileSystem, RealFileSystem
 from stratalog.store.catalog import Registry
 from stratalog.testing.clock import ManualClock
@@ -210,3 +212,45 @@ def test_a_move_that_is_published_stays_whatever_interrupts_it(monkeypatch: pyte
         assert topic.append(b"next").offset == 21
         assert values(topic)[20:] == [b"new", b"next"]
         assert not store.partitions.context.fs.exists(f"{OLD}/t-0")
+
+
+def abort_two_records(topic: Topic) -> None:
+    """Append an aborted transaction of two records."""
+    encoded, _ = batches.encode_records(
+        [Record(b"aborted", key=b"k")] * 2,
+        base_offset=0,
+        leader_epoch=0,
+        now_ms=ManualClock().now_ms(),
+        max_bytes=1 << 20,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    topic.append_batches(0, bytes(encoded.data), sync=True)
+    topic.end_transaction(0, producer_id=7, producer_epoch=0, commit=False)
+
+
+def test_a_move_that_fails_on_a_full_disk_keeps_aborted_records_out_of_sight() -> None:
+    """The index of aborted transactions could not be written; the store was opened after a clean stop."""
+    fs = FailingFileSystem(MemoryFileSystem())
+    with opened(fs) as store:
+        filled(store)
+    store = opened(fs)
+    topic = store.topic("t")
+    topic.roll()
+    store.flush()
+    fs.inject(Fault("create", f"{OLD}/t-0/*index", errno.ENOSPC))
+    fs.inject(Fault("pwrite", f"{OLD}/t-0/*index", errno.ENOSPC))
+    abort_two_records(topic)
+    expected = [b"%d" % i for i in range(20)]
+    assert [each.value for each in topic.read(0, isolation="read_committed")] == expected
+    with pytest.raises(DiskFullError):
+        store.move_partition("t", 0, NEW)
+    assert [each.value for each in topic.read(0, isolation="read_committed")] == expected
+    fs.heal()
+    topic.append(b"after")
+    store.close()
+    with opened(fs) as store:
+        found = [each.value for each in store.topic("t").read(0, isolation="read_committed")]
+        assert found == [*expected, b"after"]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
-from stratalog.errors import ClosedError, CorruptionError, StorageError, StratalogError
+from stratalog.errors import ClosedError, CorruptionError, StorageError, StratalogError, again
 from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext
 from stratalog.log.names import DELETED, MOVED, parse_partition_dir
@@ -287,7 +287,7 @@ def missing(view: View, error: FileNotFoundError) -> StratalogError:
     """
     directory = view.directory
     if isinstance(view, PartitionWriter) and view.deleted is not None:
-        return view.deleted
+        return again(view.deleted)
     if view.context.fs.exists(directory):
         path = error.filename or (error.args[0] if error.args else directory)
         return StorageError(

@@ -52,13 +52,14 @@ MAX_NAMED = 10
 
 
 class _Job(NamedTuple):
-    """A partition to open: what the checkpoints say of it, and whether it was just made."""
+    """A partition to open: what is known of it, whether it was just made, or was open here before."""
 
     entry: TopicEntry
     partition: int
     log_start_offset: int
     recovery_point: int | None = None
     new: bool = False
+    reopened: bool = False
 
 
 class Opening:
@@ -265,7 +266,8 @@ class Opening:
         where, directory = entry.directories[partition]
         config = entry.config(self._config)
         how = OpenAs(
-            clean=where.clean or job.new,
+            # How the directory was found says nothing of what this store wrote, or failed to write, since.
+            clean=job.new or (where.clean and not job.reopened),
             foreign=where.foreign,
             recovery_point=job.recovery_point,
             log_start_offset=job.log_start_offset,
@@ -331,7 +333,7 @@ class Opening:
         writers: dict[int, PartitionWriter] = {}
         try:
             for partition, log_start_offset in log_starts.items():
-                writer = self._open(_Job(entry, partition, log_start_offset, new=new))
+                writer = self._open(self._job(entry, partition, log_start_offset, new=new))
                 if writer is None:
                     failed = self.offline.get((entry.name, partition))
                     raise failed if isinstance(failed, ConfigError) else self.why_offline(entry, partition)
@@ -345,6 +347,14 @@ class Opening:
         self._registry.put(entry, writers)
         self.wake()
         return entry
+
+    def _job(self, entry: TopicEntry, partition: int, log_start_offset: int, *, new: bool) -> _Job:
+        """Return the job to open a partition while the store is open."""
+        earlier = self._registry.view(entry.name, partition)
+        if isinstance(earlier, PartitionWriter):
+            return _Job(entry, partition, log_start_offset, earlier.recovery_point, new, reopened=True)
+        known = entry.directories[partition][0].checkpoints.recovery_point.get((entry.name, partition))
+        return _Job(entry, partition, log_start_offset, known, new)
 
     def offline_by_settings(self, entry: TopicEntry) -> dict[int, int]:
         """Find what was not opened because of the topic's settings: log starts by partition."""

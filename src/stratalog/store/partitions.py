@@ -17,6 +17,7 @@ from stratalog.errors import (
     ReadOnlyError,
     UnknownPartitionError,
     UnknownTopicError,
+    again,
 )
 from stratalog.log.arguments import check_text
 from stratalog.log.check.repair import RepairReport
@@ -85,7 +86,7 @@ class Partitions:
 
     def check_open(self) -> None:
         if self.closed is not None:
-            raise self.closed
+            raise again(self.closed)
 
     def entry(self, name: str) -> TopicEntry:
         """Return a topic by name; a read-only store looks at its directories again before it gives up."""

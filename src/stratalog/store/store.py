@@ -429,7 +429,8 @@ class Store:
 
         ``dry_run`` changes nothing, works on a read-only store and leaves the partition open.
         """
-        self._check(only_looks=dry_run, topic=name)
+        self._check(only_looks=dry_run)
+        check_text("topic", name)
         check_action(action)
         partitions = self.partitions
         partition = check_number("partition", partition)
@@ -632,7 +633,7 @@ class Store:
     def _check(self, *, only_looks: bool, topic: object = None) -> None:
         """Raise if the store is closed, or read-only and asked for a change; reload a read-only one.
 
-        ``topic`` must be a name, if it is given.
+        ``topic`` must be a name, or None for all.
         """
         self.partitions.check_open()
         if topic is not None:
@@ -642,8 +643,11 @@ class Store:
         if self.read_only:
             self.partitions.opening.load()
 
-    def _check_writable(self, topic: object = None) -> None:
-        self._check(only_looks=False, topic=topic)
+    def _check_writable(self, *topics: object) -> None:
+        """Raise if the store cannot be changed, or one of ``topics`` is no name."""
+        self._check(only_looks=False)
+        for topic in topics:
+            check_text("topic", topic)
 
     def close(self) -> None:
         """Sync everything, write the checkpoints and the clean-shutdown file, let the locks go.

@@ -16,6 +16,7 @@ from stratalog.errors import (
     InvalidRecordError,
     UnknownPartitionError,
     UnknownTopicError,
+    again,
 )
 from stratalog.format.metadata import id_to_text
 from stratalog.log.arguments import (
@@ -645,7 +646,7 @@ def wrong_record(row: object) -> str | None:
 
 def _flush(writer: PartitionWriter) -> None:
     if isinstance(writer.ends.error, ClosedError):  # for a move: the next writer is asked
-        raise writer.ends.error
+        raise again(writer.ends.error)
     writer.flush()
 
 
@@ -660,7 +661,7 @@ def _when(writer: PartitionWriter, end: End, offset: int) -> Completion:
 def _unless_closed(completion: Completion) -> Completion:
     """Raise the error of a completion that was asked for too late, so that the next writer is asked."""
     if isinstance(completion.error, ClosedError):
-        raise completion.error
+        raise again(completion.error)
     return completion
 
 

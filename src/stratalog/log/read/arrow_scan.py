@@ -25,7 +25,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from stratalog import locks
-from stratalog.errors import CorruptionError, InvalidArgumentError
+from stratalog.errors import CorruptionError, InvalidArgumentError, again
 from stratalog.format import batch as batches
 from stratalog.format.seal import Seal
 from stratalog.format.txn_index import AbortedTxn
@@ -411,7 +411,7 @@ def _by_seal(segment: Segment, seal: Seal, start: int, stop: int, options: ScanO
 def _read(view: LogView, piece: _Piece, options: ScanOptions, aborted: list[AbortedTxn]) -> Iterator[_Found]:
     """Yield the record batches of one piece; FileNotFoundError when its file was replaced meanwhile."""
     if piece.lost is not None:
-        raise piece.lost
+        raise again(piece.lost)
     with or_gone(view, piece.segment):
         for found in _read_file(view, piece, options, aborted):
             if not piece.segment.is_active and view.replaced(piece.segment):

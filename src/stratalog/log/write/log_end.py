@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal, get_args
 
-from stratalog.errors import InvalidArgumentError
+from stratalog.errors import InvalidArgumentError, again
 from stratalog.locks import RECHECK_S
 
 logger = logging.getLogger("stratalog")
@@ -87,7 +87,7 @@ class Completion:
         if not self.done:
             self._block(timeout_s)
         if self.error is not None:
-            raise self.error
+            raise again(self.error)
         return self.done
 
     def _block(self, timeout_s: float | None) -> None:
@@ -141,7 +141,7 @@ class LogEnd:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while self._now(end) < offset:
             if self.error is not None:
-                raise self.error
+                raise again(self.error)
             left = RECHECK_S if deadline is None else min(deadline - time.monotonic(), RECHECK_S)
             if left <= 0:
                 return False

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stratalog import locks
-from stratalog.errors import CorruptionError, ReadOnlyError, StorageError
+from stratalog.errors import CorruptionError, ReadOnlyError, StorageError, again
 from stratalog.format import tail as tails
 from stratalog.format.identity import PartitionId
 from stratalog.format.tail import Tail
@@ -125,7 +125,7 @@ class Syncer:
     def check(self) -> None:
         """Raise when a sync failed before, or the log was abandoned."""
         if self._abandoned is not None:
-            raise self._abandoned
+            raise again(self._abandoned)
         if self.failure is not None:
             raise ReadOnlyError(
                 f"{self._directory}: an earlier sync failed: {self.failure}"

@@ -41,6 +41,7 @@ from stratalog.errors import (
     StorageError,
     StratalogError,
     UnknownTopicError,
+    again,
 )
 from stratalog.format import batch as batches
 from stratalog.format import producer_snapshot
@@ -183,7 +184,7 @@ class PartitionWriter:
         Call it without the partition's lock.
         """
         if self._unusable is not None:
-            raise self._unusable
+            raise again(self._unusable)
         refusal = self._refusal
         if refusal is not None:
             refused = refusal()
@@ -323,7 +324,7 @@ class PartitionWriter:
         Raise UnknownTopicError if the topic was deleted.
         """
         if self.deleted is not None:
-            raise self.deleted
+            raise again(self.deleted)
         if self.swapping:
             with self.maintenance:
                 if self.swapping and not self._closed:

@@ -123,7 +123,6 @@ class _Run:
     notes: list[str] = field(default_factory=list)
     reports: list[CleanReport] = field(default_factory=list)
     failed: int = 0
-    _asking: threading.Lock = field(default_factory=threading.Lock)
     _counting: threading.Lock = field(default_factory=threading.Lock)
     _tokens: set[str] = field(default_factory=set)
     _done: int = 0
@@ -158,17 +157,15 @@ class _Run:
         name = f"{step.topic}-{step.partition}"
         token = ""
         try:
-            with self._asking:
-                lent, token, task = self.client.lend_compaction(
-                    step.topic, step.partition, force=self.force, beside=beside
-                )
+            lent, token, task = self.client.lend_compaction(
+                step.topic, step.partition, force=self.force, beside=beside
+            )
             if task is None:
                 self.notes += lent.notes or (f"{name}: no longer due",)
                 return
             self._tokens.add(token)  # its loan is extended from now on
             (answer,) = spread(self.spark, [task], self.work)
-            with self._asking:
-                report = self.client.take_in_compaction(token, answer)
+            report = self.client.take_in_compaction(token, answer)
             self._tokens.discard(token)
             token = ""
             if report is not None:
@@ -185,7 +182,7 @@ class _Run:
         finally:
             if token:
                 self._tokens.discard(token)
-                with self._asking, suppress(StratalogError):
+                with suppress(StratalogError):
                     self.client.take_in_compaction(token, None)
 
     @contextmanager
@@ -195,7 +192,7 @@ class _Run:
 
         def run() -> None:
             while not over.wait(LOAN_S / 4):
-                with self._asking, suppress(StratalogError):
+                with suppress(StratalogError):
                     self.client.extend_loans(sorted(self._tokens.copy()))
 
         thread = threading.Thread(target=run, name="stratalog-loans", daemon=True)

@@ -11,7 +11,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -22,6 +22,7 @@ from stratalog.errors import (
     InvalidRecordError,
     RecordTooLargeError,
     StoreLockedError,
+    StratalogError,
 )
 from stratalog.format import batch as batches
 from stratalog.format.journal import staged_file
@@ -47,6 +48,9 @@ MAX_APPEND_RECORDS = 1_000_000
 
 APPEND_BYTES = 32 << 20
 """The most one request carries, and so the largest record that can be appended this way."""
+
+ANSWER_S = 2.0
+"""A holder that takes longer to say that it is there is read beside."""
 
 SETTLE_S = 2.0
 SETTLE_POLL_S = 0.02
@@ -481,6 +485,9 @@ def _connect_read_only(
         holder = RealFileSystem().lock_holder(f"{path}/{LOCK}") or {}
         address, pid = holder.get("control"), holder.get("pid")
         if isinstance(address, str) and isinstance(pid, int):
-            with suppress(ControlError):
+            # A stopped process takes the connection all the same: the kernel accepts it.
+            with suppress(StratalogError):
+                with closing(ControlClient(address, pid, min(ANSWER_S, timeout_s))) as first:
+                    first.request("ping", {})
                 return AdminClient.through(ControlClient(address, pid, timeout_s), pid)
     return AdminClient.of(open_store(paths, config, read_only=True))

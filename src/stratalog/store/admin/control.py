@@ -28,7 +28,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
-from stratalog import errors
+from stratalog import errors, locks
 from stratalog.errors import ControlError, StratalogError
 
 SOCKET_NAME = ".stratalog.sock"
@@ -231,12 +231,19 @@ class _DroppedError(ControlError):
 
 
 class ControlClient:
-    """A connection to the process that holds a store; made anew when the holder dropped it as idle."""
+    """A connection to the process that holds a store; made anew when the holder dropped it as idle.
+
+    Thread-safe: a request waits for the one before it, because an answer does not name its request. In a
+    forked child, which shares the socket, it is refused.
+    """
 
     def __init__(self, address: str, pid: int | None, timeout_s: float = 30.0) -> None:
         self._address = address
         self._who = f"process {pid}" if pid is not None else "the process"
         self._timeout_s = timeout_s
+        self._process = os.getpid()
+        self._lock = locks.rlock("client")
+        self._asking = False
         self._socket: socket.socket | None = self._connect()
 
     def _connect(self) -> socket.socket:
@@ -263,10 +270,18 @@ class ControlClient:
         When no answer comes, the error says whether the command was begun: only then it may still happen.
         """
         data = pack_frame(Frame({"command": command, "arguments": arguments}, payload))
-        try:
-            frame = self._ask(command, data, progress)
-        except _DroppedError:
-            frame = self._ask(command, data, progress)
+        locks.check_process(self._process)
+        with self._lock:
+            if self._asking:
+                raise ControlError(f"{command!r} was asked from the progress of another request; wait for it")
+            try:
+                self._asking = True
+                try:
+                    frame = self._ask(command, data, progress)
+                except _DroppedError:
+                    frame = self._ask(command, data, progress)
+            finally:
+                self._asking = False
         if "error" in frame.header:
             raise_error(frame.header["error"])
         return frame

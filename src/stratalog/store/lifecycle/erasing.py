@@ -176,7 +176,7 @@ class _Erasing:
         return self._partitions.dirs.online()[0].file(AUDIT)
 
     def audit(self, entry: dict[str, Any]) -> None:
-        """One line, durable on return."""
+        """Add a line, durable on return; a line that a crash or a full disk cut short stays by itself."""
         context = self._partitions.context
         line = {
             "time_ms": context.clock.now_ms(),
@@ -184,7 +184,10 @@ class _Erasing:
             "keys": len(self._keys),
             **entry,
         }
-        with context.fs.open(self._audit_path, "a") as file:
-            file.pwrite(json.dumps(line).encode() + b"\n", file.size())
-            file.sync()
-        context.fs.sync_dir(self._partitions.dirs.online()[0].path)
+        with self._lifecycle.auditing:
+            with context.fs.open(self._audit_path, "a") as file:
+                end = file.size()
+                cut_short = end > 0 and file.pread(1, end - 1) != b"\n"
+                file.pwrite(b"\n" * cut_short + json.dumps(line).encode() + b"\n", end)
+                file.sync()
+            context.fs.sync_dir(self._partitions.dirs.online()[0].path)

@@ -86,6 +86,8 @@ class Lifecycle:
         self._clock = ClockGuard()
         self._estimates = DuplicateEstimates()
         self._lock = locks.lock("lifecycle")
+        self.auditing = locks.lock("audit")
+        """Held to add a line to the audit file."""
         self.claims = partitions.claims
         self.loans = Loans(self)
         self.stopping = False
