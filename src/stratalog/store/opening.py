@@ -104,7 +104,9 @@ class Opening:
                 name: {} for name in settings.topics if hidden.get(name) != 0
             }
             ids: dict[str, uuid.UUID | None] = {}
-            for each, listing in self._listings().items():
+            listings = self._listings()
+            self._check_usable()
+            for each, listing in listings.items():
                 for (topic, partition), directory in sorted(listing.items()):
                     if self._finish_deletion(each, directory):
                         continue
@@ -116,6 +118,12 @@ class Opening:
                     twin = places[topic].get(partition)
                     places[topic][partition] = self._one_of(twin, (each, directory))
             self._registry.replace({name: self._entry(name, ids, found) for name, found in places.items()})
+
+    def _check_usable(self) -> None:
+        """Raise LogDirOfflineError if every log directory is offline: nothing is known of an unread store."""
+        if not self._dirs.online():
+            why = self._dirs.all[0].offline
+            raise LogDirOfflineError(f"no log directory can be used: {why}") from why
 
     def _listings(self) -> dict[LogDir, Listing]:
         """List the partitions of every directory.

@@ -6,7 +6,7 @@ Reports travel over the control socket as JSON.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -229,13 +229,22 @@ def verify(
     *,
     progress: Callable[[int], None] | None = None,
 ) -> VerifyReport:
-    """Check every CRC, offset, index and sidecar; ``progress`` is called with the bytes checked."""
-    report = VerifyReport()
+    """Check every CRC, offset, index and sidecar; ``progress`` is called with the bytes checked.
+
+    A log directory that is offline is damage too, unless a topic is given: nobody knows what it holds.
+    """
+    report = VerifyReport(damages=() if topic is not None else tuple(_offline_dirs(store)))
     for name in store.topics() if topic is None else [topic]:
         count = store.topic(name).partitions
         for number in range(count) if partition is None else [partition]:
             report = report.merge(_verify(store, name, number, progress))
     return report
+
+
+def _offline_dirs(store: Store) -> Iterator[Damage]:
+    for each in store.partitions.dirs.all:
+        if each.offline is not None:
+            yield Damage(each.path, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, f"it is offline: {each.offline}")
 
 
 def _verify(store: Store, name: str, number: int, progress: Callable[[int], None] | None) -> VerifyReport:
