@@ -80,3 +80,14 @@ def test_verify_names_garbage_behind_the_end_and_never_prints_unknown_bytes_as_n
     done = Shell(root)("verify")
     assert "-1--1" not in done.stdout
     assert done.exit_code == 5
+
+
+def test_verify_names_settings_that_cannot_be_read(root: Path) -> None:
+    path = root / "stratalog.settings"
+    path.write_text("x")
+    done = Shell(root)("verify", "--json")
+    assert done.exit_code == 5
+    [damage] = json.loads(done.stdout)["damages"]
+    assert damage["path"] == str(path)
+    assert "move the file away" in damage["reason"]
+    assert Shell(root)("append", "t", stdin="x\n").exit_code == 5

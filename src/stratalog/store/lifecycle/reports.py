@@ -13,8 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stratalog.errors import FormatError, LogDirOfflineError, UnknownTopicError
+from stratalog.format.settings import FILE_NAME as SETTINGS
+from stratalog.format.settings import parse as parse_settings
 from stratalog.log import names
-from stratalog.log.check.damage import UNKNOWN, Damage
+from stratalog.log.check.damage import UNKNOWN, Damage, derived_damage, reason_of
 from stratalog.log.check.verify import VerifyReport, verify_partition
 from stratalog.log.names import parse_file
 from stratalog.log.policy.preview import Step
@@ -231,9 +233,9 @@ def verify(
 ) -> VerifyReport:
     """Check every CRC, offset, index and sidecar; ``progress`` is called with the bytes checked.
 
-    A log directory that is offline is damage too, unless a topic is given: nobody knows what it holds.
+    Without a topic, a log directory that is offline is damage too, and so are unreadable settings.
     """
-    report = VerifyReport(damages=() if topic is not None else tuple(_offline_dirs(store)))
+    report = VerifyReport(damages=() if topic is not None else tuple(_check_dirs(store)))
     for name in store.topics() if topic is None else [topic]:
         count = store.topic(name).partitions
         for number in range(count) if partition is None else [partition]:
@@ -241,10 +243,26 @@ def verify(
     return report
 
 
-def _offline_dirs(store: Store) -> Iterator[Damage]:
+def _check_dirs(store: Store) -> Iterator[Damage]:
+    """Check what belongs to no partition: that each log directory can be used, and the settings in it."""
     for each in store.partitions.dirs.all:
         if each.offline is not None:
+            # Nobody knows what it holds.
             yield Damage(each.path, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, f"it is offline: {each.offline}")
+            continue
+        path = each.file(SETTINGS)
+        try:
+            parse_settings(store.partitions.context.fs.read_file(path))
+        except FileNotFoundError:
+            continue
+        except FormatError as error:
+            elsewhere = store.partitions.settings.current.generation
+            way_out = (
+                "another log directory has them, and the next change of a topic writes them here again"
+                if elsewhere
+                else "move the file away to go on with every topic's data and without its settings"
+            )
+            yield derived_damage(path, f"{reason_of(error)}; {way_out}")
 
 
 def _verify(store: Store, name: str, number: int, progress: Callable[[int], None] | None) -> VerifyReport:
