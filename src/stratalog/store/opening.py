@@ -430,14 +430,16 @@ class Opening:
     ) -> RepairReport:
         """Make a partition that no directory holds anew, empty, behind the last end that is known of it."""
         report, name = RepairReport(dry_run=dry_run), f"{entry.name}-{partition}"
+        gone = Damage(name, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, "no log directory holds it")
         if action == "rebuild-indexes":
-            report.actions.append(f"{name}: no log directory holds it; drop-damaged or truncate gives it up")
+            report.actions.append(f"{name}: {gone.reason}; drop-damaged or truncate gives it up")
+            report.left += [] if dry_run else [gone]
             return report
         key = (entry.name, partition)
         marks = (each.checkpoints.high_watermark.get(key) or 0 for each in self._dirs.online())
         start = max(behind, *marks)
         report.actions.append(f"{name}: given up; it begins anew, empty, at offset {start}")
-        report.lost.append(Damage(name, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, "no log directory holds it"))
+        report.lost.append(gone)
         report.lost_records = None
         if not dry_run:
             assert entry.id is not None
