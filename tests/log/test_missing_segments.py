@@ -319,3 +319,21 @@ def test_lost_synced_records_behind_a_cleaned_segment_are_named_until_a_repair(g
         assert store.repair("t", 0, action="drop-damaged").left == []
         assert stratalog.verify(store).ok
         assert offsets(store.topic("t").read())[-1] == last + 1
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5, 0.6, 1.0])
+@pytest.mark.parametrize("base", [20, 80])
+def test_a_log_that_was_cut_is_one_damage_and_its_records_are_counted(base: int, left: float) -> None:
+    fs = MemoryFileSystem()
+    written(fs)
+    whole = fs.stat(path_of(base)).size
+    with fs.open(path_of(base), "w") as file:
+        file.truncate(int(whole * left) - (left == 1.0))
+    with stratalog.open("/d", fs=fs, read_only=True, background=False) as store:
+        [damage] = stratalog.verify(store).damages
+    assert damage.path == path_of(base)
+    assert damage.end == whole
+    assert damage.reason
+    with stratalog.open("/d", fs=fs, background=False) as store:
+        report = store.repair("t", 0, action="drop-damaged", dry_run=True)
+    assert report.lost_records == damage.offsets > 0
