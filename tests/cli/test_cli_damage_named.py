@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,25 @@ def test_verify_names_garbage_behind_the_end_and_never_prints_unknown_bytes_as_n
     done = Shell(root)("verify")
     assert "-1--1" not in done.stdout
     assert done.exit_code == 5
+
+
+def test_verify_names_settings_that_cannot_be_read(root: Path) -> None:
+    path = root / "stratalog.settings"
+    path.write_text("x")
+    done = Shell(root)("verify", "--json")
+    assert done.exit_code == 5
+    [damage] = json.loads(done.stdout)["damages"]
+    assert damage["path"] == str(path)
+    assert "move the file away" in damage["reason"]
+    assert Shell(root)("append", "t", stdin="x\n").exit_code == 5
+
+
+def test_a_missing_partition_that_rebuilding_cannot_bring_back_is_left(root: Path) -> None:
+    shutil.rmtree(root / "t-0")
+    done = Shell(root)("repair", "t", "--action", "rebuild-indexes", "--json")
+    assert done.exit_code == 5
+    [left] = json.loads(done.stdout)[0]["left"]
+    assert (left["path"], left["reason"]) == ("t-0", "no log directory holds it")
+    done = Shell(root)("repair", "t", "--action", "drop-damaged", "--yes", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)[0]["left"] == []

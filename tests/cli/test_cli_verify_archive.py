@@ -63,3 +63,34 @@ def test_the_library_goes_on_too(shell: Shell) -> None:
         report = stratalog.verify(store)
     assert report.records == 2
     assert ["the archive cannot be read" in damage.reason for damage in report.damages] == [True]
+
+
+@pytest.mark.parametrize("there", ["nothing", "another topic"])
+def test_the_wrong_archive_is_told_from_the_right_one(shell: Shell, tmp_path: Path, there: str) -> None:
+    if there == "another topic":
+        other = Shell(tmp_path / "other")
+        other.ok("topic", "create", "t", "--config", "remote.storage.enable=true")
+        other.ok("append", "t", stdin="x\n")
+        other.ok("roll", "t")
+        other.ok("archive")
+        (tmp_path / "other.archive").rename(tmp_path / "data.archive")
+    else:
+        (tmp_path / "data.archive").mkdir()
+    checked = shell("archive", "--verify", "--json")
+    assert checked.exit_code == 5
+    [problem] = json.loads(checked.stdout)["problems"]
+    assert problem.startswith("old-0: ")
+    assert "offset 0 should be in this archive" in problem
+    assert "log.archive.url" in problem
+    listed = shell("archive", "--list")
+    assert listed.exit_code == 5
+    assert "offset 0 should be in this archive" in listed.stderr
+    read = shell("read", "old")
+    assert read.exit_code == 7
+    assert "no such topic old" in read.stderr
+    assert "STRATALOG_CONFIG" in read.stderr
+    assert "try again" not in read.stderr
+    right = ("--store-config", f"log.archive.url={tmp_path / 'away'}")
+    assert "no damage" in shell("archive", "--verify", *right).stderr
+    shell.ok("archive", "--list", *right)
+    shell.ok("read", "old", *right)

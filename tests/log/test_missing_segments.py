@@ -11,6 +11,7 @@ import pytest
 
 import stratalog
 from stratalog import Record, Store, errors
+from stratalog.format import seal as seals
 from stratalog.fs import MemoryFileSystem
 from stratalog.log.check.damage import Damage
 from stratalog.store.copies.clone import clone
@@ -287,3 +288,52 @@ def test_the_only_segment_is_missed(how: str) -> None:
                 list(store.topic("t").read())
             assert offsets(store.topic("t").read(start=9)) == [9]
             assert [each.first_offset for each in stratalog.verify(store).damages] == [0]
+
+
+@pytest.mark.parametrize("gone", ["emptied", "removed"])
+def test_lost_synced_records_behind_a_cleaned_segment_are_named_until_a_repair(gone: str) -> None:
+    """The seal of a cleaned segment allows gaps behind it; the loss of an active segment is another thing."""
+    fs = MemoryFileSystem()
+    first, last = 20, 29
+    with stratalog.open("/d", fs=fs, background=False) as store:
+        topic = store.create_topic("t", config={"cleanup.policy": "compact"})
+        for at in range(last + 1):
+            if at == first:
+                topic.roll()
+                store.compact("t", force=True)
+            topic.append(b"%d" % at, b"k%d" % (at % 7))
+    assert not seals.parse(fs.read_file(path_of(0, "seal"))).contiguous
+    if gone == "emptied":
+        fs.write_file(path_of(first), b"", sync=True)
+    else:
+        fs.remove(path_of(first))
+    with stratalog.open("/d", fs=fs, background=False) as store:
+        assert store.topic("t").append(b"new", b"k1").offset == last + 1
+    for read_only in (True, False, True):
+        with stratalog.open("/d", fs=fs, read_only=read_only, background=False) as store:
+            damages = stratalog.verify(store).damages
+            assert [(each.first_offset, each.last_offset) for each in damages] == [(first, last)]
+            with pytest.raises(errors.CorruptionError, match=f"offsets {first}-{last} are missing"):
+                list(store.topic("t").read())
+    with stratalog.open("/d", fs=fs, background=False) as store:
+        assert store.repair("t", 0, action="drop-damaged").left == []
+        assert stratalog.verify(store).ok
+        assert offsets(store.topic("t").read())[-1] == last + 1
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5, 0.6, 1.0])
+@pytest.mark.parametrize("base", [20, 80])
+def test_a_log_that_was_cut_is_one_damage_and_its_records_are_counted(base: int, left: float) -> None:
+    fs = MemoryFileSystem()
+    written(fs)
+    whole = fs.stat(path_of(base)).size
+    with fs.open(path_of(base), "w") as file:
+        file.truncate(int(whole * left) - (left == 1.0))
+    with stratalog.open("/d", fs=fs, read_only=True, background=False) as store:
+        [damage] = stratalog.verify(store).damages
+    assert damage.path == path_of(base)
+    assert damage.end == whole
+    assert damage.reason
+    with stratalog.open("/d", fs=fs, background=False) as store:
+        report = store.repair("t", 0, action="drop-damaged", dry_run=True)
+    assert report.lost_records == damage.offsets > 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 from pathlib import Path
@@ -104,6 +106,52 @@ def test_a_dead_disk_is_replaced_when_its_partitions_were_given_up(tmp_path: Pat
         assert [each.offline for each in store.log_dirs()] == [None, None]
         store.create_topic("u", partitions=4)
     assert (paths[1] / "meta.properties").exists()
+
+
+def make_unreadable(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    """Let the system refuse a directory's names, as it does without the right to read it."""
+    listdir = os.listdir
+
+    def refused(name: str) -> list[str]:
+        if str(name) == str(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+        return listdir(name)
+
+    monkeypatch.setattr(os, "listdir", refused)
+
+
+def test_a_store_that_cannot_be_read_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stratalog.open(tmp_path / "a") as store:
+        store.create_topic("t").append(b"x")
+    make_unreadable(monkeypatch, tmp_path / "a")
+    with pytest.raises(errors.LogDirOfflineError, match="no log directory can be used"):
+        stratalog.open(tmp_path / "a", read_only=True)
+    shell = Shell(tmp_path / "a")
+    for command in (["verify"], ["topic", "list"], ["segments"], ["read", "t"], ["clone", f"{tmp_path}/c"]):
+        done = shell(*command)
+        assert done.exit_code == 7, command
+        assert "no log directory can be used" in done.stderr
+    assert not (tmp_path / "c").exists()
+
+
+def test_one_directory_of_two_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, here, _ = make(tmp_path)
+    for path in paths:
+        (path / "stratalog.settings").unlink()  # without them nothing says what the other directory holds
+    make_unreadable(monkeypatch, paths[1])
+    done = Shell(*paths)("verify")
+    assert done.exit_code == 5
+    assert f"{paths[1]} " in done.stdout
+    assert "offline" in done.stdout
+    assert Shell(*paths)("verify", "t", "-p", str(here)).exit_code == 0
+    done = Shell(*paths)("clone", f"{tmp_path}/c")
+    assert done.exit_code == 7
+    assert f"{paths[1]} is offline" in done.stderr
+    assert not (tmp_path / "c").exists()
 
 
 def test_a_mistyped_path_is_told(tmp_path: Path) -> None:

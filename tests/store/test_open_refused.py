@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import pickle
@@ -106,6 +107,28 @@ def test_a_read_only_mount_says_what_to_do(tmp_path: Path) -> None:
     assert "read_only=True" in library
     assert "read_only=" not in command_line
     assert "commands that only read work" in command_line
+
+
+def test_a_file_that_this_user_may_not_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with stratalog.open(tmp_path / "d") as store:
+        topic = store.create_topic("t")
+        topic.append(b"x")
+        topic.roll()
+    sealed = str(tmp_path / "d" / "t-0" / f"{0:020}.log")
+    system_open, access = os.open, os.access
+
+    def refused(path: str, *more: int) -> int:
+        if path == sealed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return system_open(path, *more)
+
+    monkeypatch.setattr(os, "open", refused)
+    monkeypatch.setattr(os, "access", lambda path, *more: str(path) != sealed and access(path, *more))
+    for command in (["read", "t"], ["verify"]):
+        done = Shell(tmp_path / "d")(*command)
+        assert done.exit_code == 7
+        assert f"this user may not read {sealed}" in done.stderr
+        assert "only read" not in done.stderr
 
 
 @pytest.mark.parametrize("read_only", [False, True])

@@ -114,3 +114,20 @@ def test_one_that_is_wrong_is_not_believed(data: Path, harm: str) -> None:
     with opened(data) as store:
         assert store.topic("t").get(b"new") is not None
         check(store)
+
+
+@pytest.mark.parametrize("roll", [False, True])
+def test_a_topic_that_gave_its_key_index_up_leaves_no_old_one(data: Path, roll: bool) -> None:
+    with opened(data) as store:
+        store.alter_topic("t", {"key.index.enable": None})
+        store.topic("t").append_many([Record(b"%d" % i, key_of(i)) for i in range(KEYS)])
+        if roll:
+            store.topic("t").roll()
+    assert not list(data.glob("t-0/*.keyindex"))
+    with opened(data) as store:
+        assert stratalog.verify(store).ok
+        check(store, KEYS)
+        store.alter_topic("t", {"key.index.enable": True})
+    with opened(data) as store:
+        check(store, KEYS)
+        assert stratalog.verify(store).ok

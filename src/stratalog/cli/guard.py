@@ -191,10 +191,24 @@ def _hint(error: BaseException) -> str:
     if notes:
         return notes[-1]
     if is_refusal(error):
+        unreadable = _unreadable(error)
+        if unreadable:
+            return f"this user may not read {unreadable}: check the owner and the mode"
         return "commands that only read work here; to write, check the mount, the owner and the mode"
     if isinstance(error, errors.StoreLockedError):
         return _locked(error)
     return _known(error)[1]
+
+
+def _unreadable(error: BaseException | None) -> str:
+    """Return the file or directory that a refusal is about if this user may not even read it."""
+    while error is not None and not (isinstance(error, OSError) and error.filename):
+        error = error.__cause__
+    path = "" if error is None else os.path.abspath(os.fsdecode(error.filename))
+    while path.strip("/") and not os.path.lexists(path):
+        path = os.path.dirname(path)
+    needed = os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK
+    return "" if not path or os.access(path, needed) else path
 
 
 def _locked(error: errors.StoreLockedError) -> str:

@@ -468,11 +468,17 @@ def archive(
     if contents:
         with _archive_of(session) as opened:
             _list(session, opened, topic)
+            missing = _missing(session, opened)
+        for line in missing:
+            note(line)
+        if missing:
+            raise typer.Exit(ExitCode.CORRUPTION)
     elif verify:
         if topic is not None:
             raise typer.BadParameter("--verify checks the whole archive: leave --topic out")
         with _archive_of(session) as opened, progress("verifying the archive") as bar:
             check = opened.verify(progress=lambda done, total, what: bar(done, total))
+            check.problems += [line for line in _missing(session, opened) if line not in check.problems]
         _verified(session, check)
     else:
 
@@ -493,6 +499,14 @@ def _archive_of(session: Session) -> Iterator[Archive]:
     options = ArchiveOptions.of(session.broker_config, session.paths[0].rstrip("/"))
     with open_archive(options, RealFileSystem(), store_id="stratalog archive") as opened:
         yield opened
+
+
+def _missing(session: Session, opened: Archive) -> list[str]:
+    """Return what only the archive should have, by the store's own files, and has not."""
+    from stratalog.fs import RealFileSystem
+    from stratalog.store.tier.tiers import missing_in
+
+    return missing_in(RealFileSystem(), session.paths, opened)
 
 
 def _list(session: Session, opened: Archive, topic: str | None) -> None:

@@ -105,7 +105,9 @@ class Opening:
                 name: {} for name in settings.topics if hidden.get(name) != 0
             }
             ids: dict[str, uuid.UUID | None] = {}
-            for each, listing in self._listings().items():
+            listings = self._listings()
+            self._check_usable()
+            for each, listing in listings.items():
                 for (topic, partition), directory in sorted(listing.items()):
                     if self._finish_deletion(each, directory):
                         continue
@@ -117,6 +119,12 @@ class Opening:
                     twin = places[topic].get(partition)
                     places[topic][partition] = self._one_of(twin, (each, directory))
             self._registry.replace({name: self._entry(name, ids, found) for name, found in places.items()})
+
+    def _check_usable(self) -> None:
+        """Raise LogDirOfflineError if every log directory is offline: nothing is known of an unread store."""
+        if not self._dirs.online():
+            why = self._dirs.all[0].offline
+            raise LogDirOfflineError(f"no log directory can be used: {why}") from why
 
     def _listings(self) -> dict[LogDir, Listing]:
         """List the partitions of every directory.
@@ -432,14 +440,16 @@ class Opening:
     ) -> RepairReport:
         """Make a partition that no directory holds anew, empty, behind the last end that is known of it."""
         report, name = RepairReport(dry_run=dry_run), f"{entry.name}-{partition}"
+        gone = Damage(name, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, "no log directory holds it")
         if action == "rebuild-indexes":
-            report.actions.append(f"{name}: no log directory holds it; drop-damaged or truncate gives it up")
+            report.actions.append(f"{name}: {gone.reason}; drop-damaged or truncate gives it up")
+            report.left += [] if dry_run else [gone]
             return report
         key = (entry.name, partition)
         marks = (each.checkpoints.high_watermark.get(key) or 0 for each in self._dirs.online())
         start = max(behind, *marks)
         report.actions.append(f"{name}: given up; it begins anew, empty, at offset {start}")
-        report.lost.append(Damage(name, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, "no log directory holds it"))
+        report.lost.append(gone)
         report.lost_records = None
         if not dry_run:
             assert entry.id is not None

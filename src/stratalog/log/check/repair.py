@@ -202,7 +202,7 @@ class _Repair:
             lost = [damage for damage in checked.log if not damage.derived]
             if not lost:
                 continue
-            self._give_up(lost, countable=checked.contiguous)
+            self._give_up(lost, countable=checked.countable)
             within = [(each.start, min(each.end, checked.segment.size)) for each in lost if each.start >= 0]
             if not within:
                 self._accept_gap(checked, lost)
@@ -246,7 +246,7 @@ class _Repair:
             if following > behind.base_offset or behind.size:
                 span = (behind.base_offset, following - 1)
                 lost.append(Damage(behind.path(), 0, behind.size, *span, "behind the cut"))
-        self._give_up(lost, countable=all(each.contiguous for each in (checked, *later)))
+        self._give_up(lost, countable=all(each.countable for each in (checked, *later)))
         snapshots = [name for name in list_files(self.fs, self.directory) if name[20:] == ".snapshot"]
         last_one = later[-1].segment if later else None
         if last_one is not None and last_one.size == 0 and last_one.base_offset == end:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from stratalog import kernel
@@ -175,6 +175,8 @@ class CheckedSegment:
     seal: Seal | None = None
     """The stored seal, when it is sound and speaks of a log of this size."""
     contiguous: bool = False
+    countable: bool = False
+    """True if every offset had a record, by its seal or the batches that are left: lost ones are counted."""
     records: int = 0
     next_offset: int = 0
     """After the last good batch."""
@@ -236,6 +238,8 @@ class _SegmentCheck:
             self._read_seal()
         seal = out.seal
         out.contiguous = seal.contiguous if seal is not None else segment.is_active and segment.contiguous
+        told = out.contiguous or self.stored is not None
+        dense = out.contiguous or (self.stored is not None and self.stored.contiguous)
         self.crc, bad_blocks = _crcs(segment, self.size, seal)
         suspects = [block for block in bad_blocks if not out.contiguous and _sound(segment, *block[:2])]
         index = self._read_index() if out.at_rest and self.size else None
@@ -246,6 +250,7 @@ class _SegmentCheck:
         for position, chunk, scan in self._walk(suspects):
             out.records += scan.records
             out.has_producers |= scan.has_producers
+            dense = dense if told else (dense or not self.batches) and scan.is_dense
             self.batches += scan.n
             if index is not None:
                 index.feed(position, scan)
@@ -255,7 +260,7 @@ class _SegmentCheck:
                 facts.feed(position, scan)
             if keys is not None:
                 keys.extend(*batches.decode_keys(chunk, scan))
-        out.next_offset = self.next_offset
+        out.next_offset, out.countable = self.next_offset, dense
         if segment.is_active and not isinstance(segment, ActiveSegment):
             self._judge_end()
         out.unsupported = out.unsupported and not self.batches
@@ -324,6 +329,10 @@ class _SegmentCheck:
                 self._wrong("seal", reason)
         if stored is not None and out.seal is None:
             lost = stored.last_offset >= self.next_offset
+            last_one = out.log[-1] if out.log else None
+            if last_one is not None and last_one.end == self.size < stored.size_bytes and not lost:
+                out.log[-1] = replace(last_one, end=stored.size_bytes)  # one loss: the log was cut there
+                return
             first, last = (self.next_offset, stored.last_offset) if lost else (UNKNOWN, UNKNOWN)
             start, end = sorted((self.size, stored.size_bytes))
             reason = f"the seal says {stored.size_bytes} bytes, the log has {self.size}"
@@ -446,6 +455,8 @@ class _SegmentCheck:
             following = max(first, self._end_offset()) if limit == self.size else first
         if stop is Stop.PARTIAL:
             reason = "a batch runs past the end of the segment"
+        elif stop is Stop.END:
+            reason = f"the log ends at byte {position}, and should have {self.size} bytes"
         lost = following > first
         self._bad(position, end, first if lost else UNKNOWN, following - 1 if lost else UNKNOWN, reason)
         self.next_offset = following

@@ -70,8 +70,18 @@ def verify_partition(view: LogView, *, progress: Callable[[int], None] | None = 
         size += checked.segment.size
         records += checked.records
         found += checked.damages
-    found += unread + check_files(view)
+    found += unread + [each for each in check_files(view) if not _is_named(each, found)]
     return VerifyReport(segments, size, records, tuple(found))
+
+
+def _is_named(damage: Damage, found: Sequence[Damage]) -> bool:
+    """Return True if the loss of these offsets of a log is known from its batches already."""
+    return damage.first_offset >= 0 and any(
+        each.path == damage.path
+        and each.first_offset <= damage.first_offset
+        and damage.last_offset <= each.last_offset
+        for each in found
+    )
 
 
 def check_segments(
@@ -250,7 +260,9 @@ def _check_synced(view: LogView, tail: Tail) -> list[Damage]:
                 first, size = scan.last_offset + 1, at + scan.end
     first = min(first, tail.synced_offset - 1)
     reason = f"the log ends before its synced end, offset {tail.synced_offset}"
-    return [Damage(last.path(), size, UNKNOWN, first, tail.synced_offset - 1, reason)]
+    end = tail.synced_position if last.base_offset == tail.synced_base else UNKNOWN
+    start = size if end >= 0 else UNKNOWN
+    return [Damage(last.path(), start, end, first, tail.synced_offset - 1, reason)]
 
 
 class Transactions:

@@ -271,9 +271,8 @@ class ActiveSegment(Segment):
         if made.size_bytes != self.size:
             self.context.warn(f"{self.path()}: damaged at byte {made.size_bytes}; it gets no seal")
             self.collect_seal(None)
-            for kind in ("seal", "keyindex"):
-                with suppress(FileNotFoundError):
-                    self.context.fs.remove(self.path(kind))
+            self._remove("seal")
+            self._remove("keyindex")
         elif known is not None:
             seal = made.seal
             if (known.size_bytes, known.crc) == (seal.size_bytes, seal.crc):
@@ -282,9 +281,15 @@ class ActiveSegment(Segment):
         made.state = IndexState(
             ledger.bytes_since_entry, ledger.max_timestamp, ledger.offset_of_max_timestamp
         )
+        if not keyed:
+            self._remove("keyindex")  # of an earlier close, when the topic still had one
         made.write(self, sync=False, keyed=keyed)
         self.index_written, self.times_written = len(made.index), len(made.times)
         self.txns_written = len(made.aborted)
+
+    def _remove(self, kind: str) -> None:
+        with suppress(FileNotFoundError):
+            self.context.fs.remove(self.path(kind))
 
     def sealed(self) -> Segment:
         """Return the same segment as a sealed one."""

@@ -170,13 +170,11 @@ class _Recovery:
             lost = end.offset < self.synced_offset < EVERYTHING
             if lost:
                 self._damage(f"offsets {end.offset} to {self.synced_offset - 1} were synced and are missing")
-            # With the only segment lost, an empty one stays: it shows readers where offsets are missing.
-            empty_stays = lost and len(segments) == 1
-            active = self._skip_to(segments, active, keep, producers, empty_stays=empty_stays)
+            active = self._skip_to(segments, active, keep, producers, lost=lost)
             if not lost and not self.ends_damaged and len(segments) > 1:
                 self._allow_gap(segments[-2])
             end = SyncedEnd(active.base_offset, 0, keep)
-            tail = self._settle_skip(unsynced + segments[-2:-1], end, tail)
+            tail = self._settle_skip(unsynced + segments[-3:-1], end, tail)
             unsynced, trusted = [], end
             segments = self._without_deleted(segments)
         log_start = max(self.how.log_start_offset, segments[0].base_offset)
@@ -531,24 +529,37 @@ class _Recovery:
         offset: int,
         producers: ProducerState,
         *,
-        empty_stays: bool,
+        lost: bool,
     ) -> ActiveSegment:
-        """Begin a new segment at ``offset``: all offsets below it are already assigned."""
+        """Begin a new segment at ``offset``: all offsets below it are already assigned.
+
+        If records are ``lost`` there, a segment that allows no gap stands before it, empty if need be: a
+        cleaned one does, and readers and `verify` would pass over the loss.
+        """
         # Durable before the segment is: if all below it is deleted, only this snapshot has the producers.
         snapshot = f"{self.directory}/{names.segment_name(offset)}.snapshot"
         self.fs.write_file(snapshot, producer_snapshot.pack(producers.to_entries()), sync=True)
-        if active.size or empty_stays:
-            active.write_sidecars(keyed=self.config.key_index_enable)
-            segments[-1] = active.sealed()
+        if active.size or lost:
+            segments[-1] = self._sealed(active)
+            seal = segments[-1].seal
+            if lost and seal is not None and not seal.contiguous:
+                segments.append(self._sealed(self._begin(active.next_offset)))
         else:
             segments.pop()
             for kind in names.SEGMENT_KINDS:
                 self._remove(active.path(kind))
         if segments:
             segments[-1].next_offset = offset
-        fresh = Activation(self.context, self.config, self._create(offset), None).finish(0, offset)
+        fresh = self._begin(offset)
         segments.append(fresh)
         return fresh
+
+    def _begin(self, offset: int) -> ActiveSegment:
+        return Activation(self.context, self.config, self._create(offset), None).finish(0, offset)
+
+    def _sealed(self, active: ActiveSegment) -> Segment:
+        active.write_sidecars(keyed=self.config.key_index_enable)
+        return active.sealed()
 
     def _allow_gap(self, segment: Segment) -> None:
         """Note in the seal that offsets are missing behind the segment: readers pass over them."""

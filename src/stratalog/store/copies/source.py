@@ -22,6 +22,7 @@ from stratalog.config import BrokerConfig, TopicConfig
 from stratalog.errors import (
     CorruptionError,
     FormatError,
+    LogDirOfflineError,
     NotFoundError,
     StorageError,
     StratalogError,
@@ -73,6 +74,14 @@ class Source:
         """Return every partition of these topics, or of all; an error names those that are missing."""
         chosen = [wanted] if isinstance(wanted, str) else wanted
         found = []
+        offline = (
+            [] if self.logs.local is None else [each for each in self.logs.local.dirs.all if each.offline]
+        )
+        if offline and chosen is None:
+            raise LogDirOfflineError(
+                f"log directory {offline[0].path} is offline, and what it holds would be missing from the"
+                f" copy: {offline[0].offline}; bring it back, or name the topics to copy"
+            ) from offline[0].offline
         for name in sorted({*(self.logs.topics() if chosen is None else chosen)}):
             entry = self.logs.entry(name)
             absent = [number for number in range(entry.partitions) if number not in entry.directories]

@@ -6,15 +6,17 @@ Reports travel over the control socket as JSON.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stratalog.errors import FormatError, LogDirOfflineError, UnknownTopicError
+from stratalog.format.settings import FILE_NAME as SETTINGS
+from stratalog.format.settings import parse as parse_settings
 from stratalog.log import names
-from stratalog.log.check.damage import UNKNOWN, Damage
+from stratalog.log.check.damage import UNKNOWN, Damage, derived_damage, reason_of
 from stratalog.log.check.verify import VerifyReport, verify_partition
 from stratalog.log.names import parse_file
 from stratalog.log.policy.preview import Step
@@ -229,13 +231,38 @@ def verify(
     *,
     progress: Callable[[int], None] | None = None,
 ) -> VerifyReport:
-    """Check every CRC, offset, index and sidecar; ``progress`` is called with the bytes checked."""
-    report = VerifyReport()
+    """Check every CRC, offset, index and sidecar; ``progress`` is called with the bytes checked.
+
+    Without a topic, a log directory that is offline is damage too, and so are unreadable settings.
+    """
+    report = VerifyReport(damages=() if topic is not None else tuple(_check_dirs(store)))
     for name in store.topics() if topic is None else [topic]:
         count = store.topic(name).partitions
         for number in range(count) if partition is None else [partition]:
             report = report.merge(_verify(store, name, number, progress))
     return report
+
+
+def _check_dirs(store: Store) -> Iterator[Damage]:
+    """Check what belongs to no partition: that each log directory can be used, and the settings in it."""
+    for each in store.partitions.dirs.all:
+        if each.offline is not None:
+            # Nobody knows what it holds.
+            yield Damage(each.path, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, f"it is offline: {each.offline}")
+            continue
+        path = each.file(SETTINGS)
+        try:
+            parse_settings(store.partitions.context.fs.read_file(path))
+        except FileNotFoundError:
+            continue
+        except FormatError as error:
+            elsewhere = store.partitions.settings.current.generation
+            way_out = (
+                "another log directory has them, and the next change of a topic writes them here again"
+                if elsewhere
+                else "move the file away to go on with every topic's data and without its settings"
+            )
+            yield derived_damage(path, f"{reason_of(error)}; {way_out}")
 
 
 def _verify(store: Store, name: str, number: int, progress: Callable[[int], None] | None) -> VerifyReport:

@@ -14,16 +14,20 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from stratalog import locks
-from stratalog.archive import About, Manifest, PartitionArchive, SegmentEntry
+from stratalog.archive import About, Archive, Manifest, PartitionArchive, SegmentEntry
 from stratalog.archive.manifest import LocalCopy, pack_local, parse_local
 from stratalog.errors import ArchiveError, ClosedError, CorruptionError, FormatError, StorageError
 from stratalog.format.keyindex import KeyIndexReader
 from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext
-from stratalog.log.names import ARCHIVE, KEYINDEX
+from stratalog.log.names import ARCHIVE, KEYINDEX, parse_partition_dir
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.list_offsets import read_epochs
 from stratalog.log.segment.segment import Segment
+
+ANOTHER_ARCHIVE = (
+    "set log.archive.url, with --store-config or STRATALOG_CONFIG, to the archive that has the records"
+)
 
 
 def read_local_copy(fs: FileSystem, directory: str) -> LocalCopy | None:
@@ -42,6 +46,42 @@ def local_start_offset(fs: FileSystem, directory: str) -> int:
     except FormatError:
         return 0  # then nothing is removed; attaching the archive reports that the copy is damaged
     return 0 if copy is None else copy.local_start_offset
+
+
+def missing_in(fs: FileSystem, log_dirs: Iterable[str], archive: Archive) -> list[str]:
+    """Compare an archive with the local copies of its manifests; return a line for each part it lacks."""
+    lines = []
+    for log_dir in log_dirs:
+        if not fs.exists(log_dir):
+            continue
+        for name in fs.list_dir(log_dir):
+            parsed = parse_partition_dir(name)
+            if parsed is None or parsed.state:
+                continue
+            try:
+                copy = read_local_copy(fs, f"{log_dir}/{name}")
+                if copy is None:
+                    continue
+                known, start = copy
+                there = archive.partition(known.topic, known.topic_id, known.partition)
+                found = there.manifest(refresh=True)
+            except FormatError as error:
+                lines.append(str(error))
+                continue
+            missing = _lost(known, start, found)
+            if missing is not None:
+                lines.append(f"{name}: {_not_there(there, missing, found)} ({ANOTHER_ARCHIVE})")
+    return lines
+
+
+def _not_there(archive: PartitionArchive, offset: int, found: Manifest | None) -> ArchiveError:
+    """Build the error for records that only the archive should have, and has not."""
+    fault = f", which has no such topic {archive.topic}" if found is None else " and is not"
+    error = ArchiveError(
+        f"offset {offset} should be in this archive{fault}; was log.archive.url changed?", url=archive.url
+    )
+    error.add_note(ANOTHER_ARCHIVE)
+    return error
 
 
 class Tier:
@@ -116,10 +156,7 @@ class Tier:
                 found = None  # another store's, which a copy of it must not lean on
             missing = _lost(self.manifest, self.local_start_offset, found)
             if missing is not None:
-                raise ArchiveError(
-                    f"offset {missing} should be in this archive and is not; was log.archive.url changed?",
-                    url=self.archive.url,
-                )
+                raise _not_there(self.archive, missing, found)
             ahead = found != self.manifest
             self.manifest, self._confirmed = found, True
         if ahead:
