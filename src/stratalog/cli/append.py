@@ -49,7 +49,11 @@ def append(
     whole: Annotated[bool, opt("--whole", "Each file is one record, instead of each line.")] = False,
     key: Annotated[str | None, opt("--key -k", "The key of every record.")] = None,
     key_delimiter: Annotated[
-        str | None, opt("--key-delimiter -K TEXT", "Each line is key TEXT value, e.g. ':' or '\\t'.")
+        str | None,
+        opt(
+            "--key-delimiter -K TEXT",
+            "Each line is key TEXT value, e.g. ':' or '\\t'; a line without TEXT is a value without a key.",
+        ),
     ] = None,
     header: Annotated[
         list[str] | None, opt("--header -H NAME=VALUE", "A header for every record; may be repeated.")

@@ -196,7 +196,7 @@ def export(
     file: Annotated[str, arg("FILE", "The file to write; - is stdout.")],
     force: Annotated[bool, opt("--force", "Replace FILE if it exists.")] = False,
 ) -> None:
-    """Write a topic, records, indexes and settings, to one file with checksums."""
+    """Write a topic, records, indexes and settings, to one file with checksums; - is stdout."""
     from stratalog.store import copies
 
     if file == "-" and session.json:
@@ -229,7 +229,10 @@ def import_(
         bool, opt("--check", "Only check the file to its last byte; no store is needed.")
     ] = False,
 ) -> None:
-    """Import an exported topic, and make the store if there is none. It appears whole or not at all."""
+    """Import an exported topic, and make the store if there is none. It appears whole or not at all.
+
+    FILE is what export wrote; - is stdin: stratalog export T - | stratalog import - --data OTHER
+    """
     from stratalog.store import copies
 
     source: Any = sys.stdin.buffer if file == "-" else file

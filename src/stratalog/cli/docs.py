@@ -18,7 +18,7 @@ Made from the commands by `python -m stratalog.cli.docs`; a test keeps it curren
 
 ```console
 $ export STRATALOG_DATA=data
-$ stratalog topic create orders --partitions 4 --config retention.ms=7d
+$ stratalog topic create orders --partitions 4 --config retention.ms=7d --if-not-exists
 $ printf 'order-1:created\\norder-2:created\\n' | stratalog append orders --key-delimiter :
 $ stratalog read orders --from -10m --format '%p:%o %k=%s\\n'
 $ stratalog read orders --key order-1 --json
@@ -28,25 +28,29 @@ $ stratalog janitor --preview
 $ stratalog verify
 ```
 
-- The store is `--data DIR` (again for each further log directory), before or after the command, or
-  `STRATALOG_DATA`, several directories separated by `:`.
+- The store is `--data DIR` (again for each further log directory), or `STRATALOG_DATA`, several directories
+  separated by `:`. `--data` and `--debug` may stand before the command; all other options stand after it.
 - Settings that a program gives to `open(config=…)`, such as `log.archive.url` or `log.retention.ms`, are kept
   with the store, and the command line uses them. `--store-config NAME=VALUE`, or `STRATALOG_CONFIG`, several
-  separated by `;`, sets others for one command.
+  separated by `;`, sets others for one command. A program that holds the store has its own settings: a
+  command that must ask it (every change, preview and count) refuses `--store-config` and ignores
+  `STRATALOG_CONFIG`.
 - Data goes to stdout, messages and progress to stderr. Progress bars and colour only on a terminal;
   `NO_COLOR` is respected. In a pipe tables are plain aligned columns.
 - Every command works beside a program that holds the store: reads open it read-only, changes are asked of
   the program that holds it.
 - `--json` gives one JSON document, or for records one JSON object a line.
-- An error is one line on stderr and an exit code; `--debug` shows where it came from.
+- An error is one line on stderr and an exit code; `--debug` shows where it came from. Wrong arguments (exit
+  code 2) are several lines: the usage, and what is wrong.
 - `stratalog --install-completion` sets up the shell: commands, options, topics and settings are completed.
 
 ## Positions and times
 
 `--from` and `--to` take `earliest`, `latest`, an offset (`1234`), the last so many records of each partition
 (`-5`), a time ago (`-10m`, `-1h30m`, `-7d`), an ISO time (`2026-01-01`, `2026-01-01T12:00:00Z`; UTC without a
-zone), `now`, or `@` with epoch milliseconds. Ranges include their start and not their end. A time
-range holds the records whose own timestamp is in it, in whatever order they were appended.
+zone), `now`, or `@` with epoch milliseconds. An offset means one partition: a topic with several also needs
+`--partition`. Ranges include their start and not their end. A time range holds the records whose own
+timestamp is in it, in whatever order they were appended.
 
 ## Formats
 

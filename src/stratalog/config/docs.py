@@ -19,7 +19,8 @@ difference is named. A topic's own setting wins over the store's, the store's ov
 import stratalog
 
 with stratalog.open("data", config={"log.segment.bytes": "64MiB"}) as store:  # every topic's default
-    store.create_topic("orders", config={"retention.ms": "30d"})  # one topic
+    if "orders" not in store.topics():
+        store.create_topic("orders", config={"retention.ms": "30d"})  # one topic
 ```
 
 ```
