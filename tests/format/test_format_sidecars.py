@@ -6,6 +6,7 @@ import json
 import struct
 import uuid
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -210,6 +211,13 @@ def test_settings_that_are_sealed_but_wrong(text: str) -> None:
 def test_newer_settings_are_not_damage() -> None:
     with pytest.raises(UnsupportedFormat):
         settings.parse(sealed('{"version": 3, "anything": [1]}\n'))
+
+
+@pytest.mark.parametrize("fields", [{"partitions": 100_001}, {"partitions": 10**9}, {"creating": 10**9}])
+def test_settings_with_more_partitions_than_a_topic_may_have(fields: dict[str, int]) -> None:
+    topic = replace(SETTINGS.topics["orders"], **fields)  # type: ignore[arg-type]
+    with pytest.raises(CorruptionError, match="of 'orders' is not a count from 0 to 100000"):
+        settings.parse(settings.pack(replace(SETTINGS, topics={"orders": topic})))
 
 
 def test_the_newest_settings_win() -> None:

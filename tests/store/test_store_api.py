@@ -373,6 +373,19 @@ def test_closed_and_reopened(tmp_path: Path) -> None:
         assert [record.value for record in again.topic("t").read()] == [b"x"]
 
 
+def test_the_reports_of_recovery_do_not_grow_with_topics_and_moves(tmp_path: Path) -> None:
+    places = [tmp_path / "a", tmp_path / "b"]
+    with stratalog.open(places) as store:
+        store.create_topic("t").append(b"x")
+        assert store.recovery == []
+    with stratalog.open(places) as store:
+        for place in (*places, *places):
+            store.create_topic("u")
+            store.delete_topic("u")
+            store.move_partition("t", 0, str(place))
+        assert len(store.recovery) == 1
+
+
 def test_many_threads_one_order(store: Store) -> None:
     topic = store.create_topic("t", config={"segment.bytes": 1 << 16})
 

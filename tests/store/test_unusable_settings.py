@@ -60,3 +60,19 @@ def test_only_that_topic_is_offline_until_it_is_altered(name: str, value: str) -
         assert values(store, "bad", 1) == [b"1", b"more"]
         assert values(store, "good") == [b"0", b"more"]
         assert stratalog.verify(store).ok
+
+
+def test_a_directory_with_too_high_a_partition_number_is_passed_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A table of two thousand million partitions does not fit into memory."""
+    fs = MemoryFileSystem()
+    with opened(fs) as store:
+        store.create_topic("t").append(b"x")
+    for number in (100_000, 2**31 - 1):
+        fs.make_dir(f"{ROOT}/t-{number}")
+    with opened(fs) as store:
+        assert store.topic("t").partitions == 1
+        assert values(store, "t") == [b"x"]
+    assert f"{ROOT}/t-100000: passed over, partitions end at 99999" in caplog.text
+    assert fs.exists(f"{ROOT}/t-100000")

@@ -43,6 +43,8 @@ from stratalog.format.metadata import id_to_text, text_to_id
 
 FILE_NAME = "stratalog.settings"
 VERSION = 2
+MAX_PARTITIONS = 100_000
+"""The most partitions of a topic: a table with a place for each is kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +124,9 @@ def _topic(name: str, value: object) -> TopicSettings:
     creating = fields.pop("creating", None)
     topic = TopicSettings(
         id=text_to_id(topic_id),
-        partitions=_count(fields.pop("partitions", None), f"partitions of {name!r}"),
+        partitions=_count(fields.pop("partitions", None), f"partitions of {name!r}", MAX_PARTITIONS),
         config=_strings(fields.pop("config", {}), f"config of {name!r}"),
-        creating=None if creating is None else _count(creating, f"creating of {name!r}"),
+        creating=None if creating is None else _count(creating, f"creating of {name!r}", MAX_PARTITIONS),
     )
     _nothing_left(fields, f"topic {name!r}")
     return topic
@@ -142,9 +144,9 @@ def _object(value: object, what: str) -> dict[str, object]:
     return value
 
 
-def _count(value: object, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-        raise CorruptionError(f"settings: {what} is not a count", position=0)
+def _count(value: object, what: str, most: int = 2**63 - 1) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise CorruptionError(f"settings: {what} is not a count from 0 to {most}", position=0)
     return value
 
 

@@ -21,13 +21,12 @@ from stratalog import locks
 from stratalog.config import BrokerConfig, TopicConfig, parse_overrides, topic_config, with_profile
 from stratalog.errors import ClosedError, StorageError
 from stratalog.format.metadata import new_id
+from stratalog.format.settings import MAX_PARTITIONS as MAX_PARTITIONS
 from stratalog.log.arguments import check_number
 from stratalog.log.names import validate_topic
 from stratalog.log.read.follower import PartitionFollower
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.logdir import LogDir
-
-MAX_PARTITIONS = 100_000
 
 NO_POLICY: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
 

@@ -25,7 +25,7 @@ from stratalog.errors import (
 from stratalog.format import checkpoints, metadata
 from stratalog.format import settings as settings_format
 from stratalog.format.metadata import MetaProperties
-from stratalog.format.settings import Settings, newest
+from stratalog.format.settings import MAX_PARTITIONS, Settings, newest
 from stratalog.fs import FileSystem, Lock
 from stratalog.fs.contract import is_shortage
 from stratalog.log.context import LogContext
@@ -64,6 +64,7 @@ class LogDir:
         self._lock: Lock | None = None
         self._mutex = locks.lock("log-dir")
         self._marked_dirty = False
+        self._passed_over: set[str] = set()
         self._id: str | None = None
 
     @property
@@ -257,6 +258,12 @@ class LogDir:
         for name in self._fs.list_dir(self.path):
             parsed = parse_partition_dir(name)
             if parsed is None or parsed.state:
+                continue
+            if parsed.partition >= MAX_PARTITIONS:
+                if name not in self._passed_over:
+                    self._passed_over.add(name)
+                    last = MAX_PARTITIONS - 1
+                    self.context.warn(f"{self.file(name)}: passed over, partitions end at {last}")
                 continue
             with suppress(FileNotFoundError):  # moved or deleted by the holder since it was listed
                 if self._fs.stat(self.file(name)).is_dir:

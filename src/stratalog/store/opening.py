@@ -52,7 +52,7 @@ MAX_NAMED = 10
 
 
 class _Job(NamedTuple):
-    """A partition to open: what is known of it, whether it was just made, or was open here before."""
+    """A partition to open: what is known of it, and when: at the start, just made, or open here before."""
 
     entry: TopicEntry
     partition: int
@@ -60,6 +60,7 @@ class _Job(NamedTuple):
     recovery_point: int | None = None
     new: bool = False
     reopened: bool = False
+    at_start: bool = False
 
 
 class Opening:
@@ -82,6 +83,7 @@ class Opening:
         self.on_wake: Callable[[], None] = lambda: None
         """Called by `wake`; the background thread, which starts after the first partitions, sets it."""
         self.recovery: list[RecoveryReport] = []
+        """What the start found in each partition, and what was cut or missing in those opened later."""
         self.offline: dict[tuple[str, int], Exception] = {}
         """Partitions that could not be opened, with the reason; their directories are online."""
         self.topic_ids: WeakKeyDictionary[PartitionWriter, uuid.UUID | None] = WeakKeyDictionary()
@@ -231,7 +233,7 @@ class Opening:
         """Open every partition for writing, several at a time."""
         self.finish_creations()
         jobs = [
-            _Job(entry, number, known.log_start.get(key) or 0, known.recovery_point.get(key))
+            _Job(entry, number, known.log_start.get(key) or 0, known.recovery_point.get(key), at_start=True)
             for entry in self._registry.entries.values()
             for number, (where, _) in entry.directories.items()
             if where.offline is None
@@ -285,7 +287,8 @@ class Opening:
         if is_moved(context.fs, directory):
             take_mark_off(context.fs, directory)
         state, report = open_partition(context, directory, entry.name, partition, config, how)
-        self.recovery.append(report)
+        if job.at_start or report.cuts or report.damages:
+            self.recovery.append(report)
         writer = PartitionWriter(
             context,
             directory,

@@ -78,7 +78,8 @@ class Deletions:
             return
         now = context.clock.monotonic_s()
         with self._changed.lock:
-            ready = [path for path, due in self._due.items() if everything or due <= now]
+            # A copy, made in one step: `rename` adds to the list without the lock.
+            ready = [path for path, due in self._due.copy().items() if everything or due <= now]
         for path in ready:
             try:
                 with self._owning(path):
