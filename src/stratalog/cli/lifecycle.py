@@ -374,7 +374,8 @@ def lifecycle(session: Session, topic: OptionalTopic = None) -> None:
         name = f"{each.topic}-{each.partition}"
         if each.torn_files:
             notes.append(
-                f"{name}: {each.torn_files:,} .torn files, cut off after a crash; you may remove them"
+                f"{name}: {counted(each.torn_files, '.torn file')}, what recovery after a crash or a repair"
+                " cut off: keep them until you know the cause, then remove them"
             )
         notes += [
             f"{name}: compaction skips {path}, which is damaged; see `stratalog repair {each.topic}`"
