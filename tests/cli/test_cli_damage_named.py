@@ -103,3 +103,12 @@ def test_a_missing_partition_that_rebuilding_cannot_bring_back_is_left(root: Pat
     done = Shell(root)("repair", "t", "--action", "drop-damaged", "--yes", "--json")
     assert done.exit_code == 0
     assert json.loads(done.stdout)[0]["left"] == []
+
+
+def test_what_a_repair_cut_off_is_to_be_kept_until_the_cause_is_known(root: Path) -> None:
+    flip(log(root, 0), 70)
+    Shell(root).ok("repair", "t", "--action", "drop-damaged", "--yes")
+    assert list(root.glob("t-0/*.torn-*"))
+    said = Shell(root)("lifecycle").stderr
+    assert "1 .torn file, " in said
+    assert "a repair cut off: keep them until you know the cause" in said

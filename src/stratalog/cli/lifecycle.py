@@ -404,8 +404,10 @@ def lifecycle(session: Session, topic: OptionalTopic = None) -> None:
     for each in numbers:
         name = f"{each.topic}-{each.partition}"
         if each.torn_files:
-            files = counted(each.torn_files, ".torn file")
-            notes.append(f"{name}: {files} with what was cut off after a crash; you may remove them")
+            notes.append(
+                f"{name}: {counted(each.torn_files, '.torn file')}, what recovery after a crash or a repair"
+                " cut off: keep them until you know the cause, then remove them"
+            )
         notes += [
             f"{name}: compaction skips {path}, which is damaged; see `stratalog repair {each.topic}`"
             for path in each.quarantined
