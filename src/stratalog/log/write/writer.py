@@ -61,12 +61,7 @@ from stratalog.log.write.producers import ProducerBatch
 from stratalog.log.write.recovery import OpenAs, WriterState, open_partition
 from stratalog.log.write.segment_list import SegmentList, aborted_in, of_segments
 from stratalog.log.write.sync import InDoubtError, SyncedEnd, Syncer, TailFile
-from stratalog.model import (
-    Appended,
-    Header,
-    Record,
-    SegmentInfo,
-)
+from stratalog.model import Appended, Header, Record, SegmentInfo
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
