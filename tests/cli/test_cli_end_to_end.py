@@ -19,8 +19,8 @@ def shell(tmp_path):
 
 @pytest.fixture
 def orders(shell):
-    """A topic of one partition with ten records, one a minute, keys k0 to k2."""
-    shell.ok("topic", "create", "orders")
+    """A topic of one partition with ten records, one a minute, keys k0 to k2; time alone rolls nothing."""
+    shell.ok("topic", "create", "orders", "-c", "segment.ms=36500d")
     rows = [
         {"value": f"v{n}", "key": f"k{n % 3}", "timestamp": NOW + n * 60_000, "headers": {"n": str(n)}}
         for n in range(10)
