@@ -228,7 +228,9 @@ def test_segments_and_rolling(orders):
     assert orders("segments", "orders", "-p", "4").exit_code == ExitCode.NOT_FOUND
 
 
-def test_settings_of_a_topic(orders):
+def test_settings_of_a_topic(shell):
+    orders = shell
+    orders.ok("topic", "create", "orders")
     orders.ok("topic", "alter", "orders", "-c", "segment.bytes=64MiB")
     entries = {entry["name"]: entry for entry in orders.json("config", "orders")}
     assert (entries["segment.bytes"]["value"], entries["segment.bytes"]["source"]) == ("67108864", "topic")
