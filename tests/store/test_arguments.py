@@ -242,3 +242,8 @@ def test_a_client_names_what_is_not_a_record(tmp_path: Path) -> None:
             client.append("t", bad)
         with pytest.raises(errors.RecordTooLargeError, match=r"record 0: larger than 32 MiB.*topic\.append"):
             client.append("t", [Record(bytes(33 << 20))])
+
+
+def test_verify_wants_an_open_store() -> None:
+    with pytest.raises(errors.InvalidArgumentError, match=r"store is an open Store, .*, not 'data'"):
+        stratalog.verify("data")  # type: ignore[arg-type]

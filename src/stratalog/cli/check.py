@@ -124,7 +124,7 @@ def repair(
     if session.json:
         show_json([_report_facts(report, topic, each, action, dry_run) for each, report in done])
     else:
-        _show_lost(done, topic, "would be given up" if dry_run else "were given up")
+        _show_lost(done, topic, "would be given up" if dry_run else "given up")
         for each, report in done:
             for line in report.actions:
                 note(f"{topic}-{each}: {'dry run: ' if dry_run else ''}{line}")
@@ -207,5 +207,5 @@ def _show_lost(done: Sequence[tuple[int, RepairReport]], topic: str, what: str) 
         count = (
             f"{known:,}" if None not in counts else f"{known:,} or more" if known else "an unknown number of"
         )
-        table.footer = f"{count} records of {topic} {what}"
+        table.footer = f"{count} {'record' if counts == [1] else 'records'} of {topic} {what}"
         show(table)

@@ -216,7 +216,9 @@ class LogDir:
         except FileNotFoundError:
             return None
         except FormatError as error:
-            self.context.warn(f"{path}: {error}; looking in the other log directories")
+            if path not in self._passed_over:
+                self._passed_over.add(path)
+                self.context.warn(f"{path}: {error}; another log directory may have a good copy")
             return None
 
     @property

@@ -16,6 +16,7 @@ from stratalog.errors import FormatError, LogDirOfflineError, UnknownTopicError
 from stratalog.format.settings import FILE_NAME as SETTINGS
 from stratalog.format.settings import parse as parse_settings
 from stratalog.log import names
+from stratalog.log.arguments import wrong_type
 from stratalog.log.check.damage import UNKNOWN, Damage, derived_damage, reason_of
 from stratalog.log.check.verify import VerifyReport, verify_partition
 from stratalog.log.names import parse_file
@@ -235,6 +236,8 @@ def verify(
 
     Without a topic, a log directory that is offline is damage too, and so are unreadable settings.
     """
+    if not hasattr(store, "partitions"):
+        raise wrong_type("store", "an open Store, as stratalog.open returns it", store)
     report = VerifyReport(damages=() if topic is not None else tuple(_check_dirs(store)))
     for name in store.topics() if topic is None else [topic]:
         count = store.topic(name).partitions
