@@ -411,7 +411,7 @@ def test_one_of_a_thing_is_singular(shell, tmp_path):
     shell.ok("archive")
     assert "no damage in 1 segment, " in shell("archive", "--verify").stderr
     (tmp_path / "data/t-0/00000000000000000000.log.torn-5").write_bytes(b"cut")
-    assert "t-0: 1 .torn file with what was cut off after a crash" in shell("lifecycle").stderr
+    assert "t-0: 1 .torn file, what recovery after a crash or a repair" in shell("lifecycle").stderr
     assert "altered topic t: 2 partitions" in shell("topic", "alter", "t", "-p", "2").stderr
 
 
