@@ -299,9 +299,22 @@ def test_only_what_was_never_committed_is_discarded(log: Path) -> None:
 def test_a_holder_that_does_not_answer_is_named(log: Path) -> None:
     with stratalog.open(log) as store:
         files = stage(store, "q", 0, {("t", 0): [b"v"]})
-        held = store.journal.lock
         sink = Sink((str(log),), "t", ("value",), owner_of(1), 0.5)
-        with held, pytest.raises(ControlError, match=r"not committed within 0\.5 s: process \d+ holds"):
-            sink.commit("q", 0, files, job=False)
+        taken, done = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with store.journal.lock:
+                taken.set()
+                done.wait(60)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        taken.wait(60)
+        try:
+            with pytest.raises(ControlError, match=r"not committed within 0\.5 s: process \d+ holds"):
+                sink.commit("q", 0, files, job=False)
+        finally:
+            done.set()
+            holder.join()
         sink.commit("q", 0, files, job=False)
         assert [record.value for record in store.topic("t").read(0)] == [b"v"]
