@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,8 @@ from stratalog import Record, Store, errors
 from stratalog.format import seal as seals
 from stratalog.fs import MemoryFileSystem
 from stratalog.log.check.damage import Damage
+from stratalog.log.read.reader import LogView, iter_chunks
+from stratalog.log.segment.segment import Segment
 from stratalog.store.copies.clone import clone
 from stratalog.store.copies.topic_file import export_topic
 from stratalog.store.topic import Topic
@@ -337,3 +339,33 @@ def test_a_log_that_was_cut_is_one_damage_and_its_records_are_counted(base: int,
     with stratalog.open("/d", fs=fs, background=False) as store:
         report = store.repair("t", 0, action="drop-damaged", dry_run=True)
     assert report.lost_records == damage.offsets > 0
+
+
+class LooksLate:
+    """A view that misses a segment in the middle until it looks again."""
+
+    def __init__(self, view: Any) -> None:
+        self._view = view
+        self._late = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name)
+
+    def segments(self) -> tuple[Segment, ...]:
+        found = self._view.segments()
+        return (found[0], *found[2:]) if self._late else found
+
+    def refresh(self) -> None:
+        self._late = False
+        self._view.refresh()
+
+
+def test_a_gap_is_damage_only_if_a_second_look_shows_it() -> None:
+    with stratalog.open("/data", fs=MemoryFileSystem(), background=False) as store:
+        topic = store.create_topic("t")
+        for value in (b"a", b"b", b"c"):
+            topic.append(value)
+            topic.roll()
+        view = LooksLate(store.partitions.view("t", 0))
+        found = iter_chunks(cast(LogView, view), 0, 3)
+        assert [segment.base_offset for segment, _, _ in found] == [0, 1, 2]

@@ -342,7 +342,7 @@ def _plan(
             with or_gone(view, segment):
                 if stop > max(start, segment.base_offset):
                     yield from _plan_segment(segment, start, stop, options)
-                check_joined(segment, following, start, end)
+                check_joined(view, segment, following, start, end)
         except CorruptionError as error:
             yield _Piece(segment, Start(0, None), None, 0, start, stop, error)
             return

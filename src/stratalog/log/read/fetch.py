@@ -202,7 +202,7 @@ def _find(
             try:
                 found = _in_segment(segment, file, offset, bound, max_bytes, minimum_one)
                 if found is None:
-                    check_joined(segment, following, offset, bound)
+                    check_joined(view, segment, following, offset, bound)
                 # A name may have meant another file by the time it was opened.
                 if view.replaced(segment):
                     raise FileNotFoundError(segment.path())

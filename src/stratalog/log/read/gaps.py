@@ -20,6 +20,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from stratalog.errors import CorruptionError, FormatError
 from stratalog.format import checkpoints
@@ -27,21 +28,34 @@ from stratalog.log.check.damage import UNKNOWN, Damage
 from stratalog.log.names import segment_name
 from stratalog.log.segment.segment import Segment, scan_file
 
+if TYPE_CHECKING:
+    from stratalog.log.read.reader import LogView
+
 
 def check_complete(segments: Sequence[Segment], start: int, end: int) -> None:
     """Raise CorruptionError if any of the offsets [start, end) is missing between or behind the segments."""
     for segment, following in zip_longest(segments, segments[1:]):
-        check_joined(segment, following, start, end)
+        lost = missing_between(segment, following, start, end)
+        if lost is not None:
+            raise CorruptionError(lost.reason, path=lost.path)
 
 
-def check_joined(segment: Segment, following: Segment | None, start: int, end: int) -> None:
-    """Raise CorruptionError if any of the offsets [start, end) is missing between two neighbours.
+def check_joined(view: LogView, segment: Segment, following: Segment | None, start: int, end: int) -> None:
+    """Raise CorruptionError if any of the offsets [start, end) is missing between two neighbours of a view.
 
-    Without ``following`` the segment is the last one and must reach ``end``.
+    Without ``following`` the segment is the last one and must reach ``end``. Raise FileNotFoundError if they
+    are no neighbours any more: segments were archived or deleted since they were listed.
     """
     lost = missing_between(segment, following, start, end)
-    if lost is not None:
-        raise CorruptionError(lost.reason, path=lost.path)
+    if lost is None:
+        return
+    view.refresh()
+    bases = [each.base_offset for each in view.segments()]
+    wanted = [segment.base_offset, *([] if following is None else [following.base_offset])]
+    at = bases.index(wanted[0]) if wanted[0] in bases else len(bases)
+    if bases[at : at + 2] != wanted:
+        raise FileNotFoundError(segment.path())
+    raise CorruptionError(lost.reason, path=lost.path)
 
 
 def missing_between(segment: Segment, following: Segment | None, start: int, end: int) -> Damage | None:

@@ -205,7 +205,7 @@ def _readable(view: LogView, isolation: Isolation) -> Iterator[tuple[Segment, in
             yield segment, max(start, segment.base_offset), stop
         if following is not None:
             with or_gone(view, segment):
-                check_joined(segment, following, start, end)
+                check_joined(view, segment, following, start, end)
 
 
 def _max_timestamp(view: LogView, isolation: Isolation) -> ListedOffset | None:

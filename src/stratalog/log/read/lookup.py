@@ -250,7 +250,7 @@ def history_backwards(
                     following = segment
                     continue
                 with or_gone(view, segment):
-                    check_joined(segment, following, start, bound)
+                    check_joined(view, segment, following, start, bound)
                     offsets = [at for at in key_offsets(segment, digest) if start <= at < bound]
                 for record in _newest_first(view, segment, offsets, isolation):
                     if record.key == key:

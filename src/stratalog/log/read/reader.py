@@ -226,7 +226,7 @@ def iter_chunks(
                     if not segment.is_active and view.replaced(segment):
                         raise FileNotFoundError(segment.path())
                 if not skip_damaged:
-                    check_joined(segment, following, begin, end)
+                    check_joined(view, segment, following, begin, end)
                 elif callable(skip_damaged):
                     with suppress(CorruptionError):  # of the segment itself, which was skipped already
                         lost = missing_between(segment, following, begin, end)

@@ -244,7 +244,7 @@ class ColdFollower:
             return ()
         if self._tier is None:
             self._tier = Tier(self._context, self._directory, self._open_archive())
-        seen = (stat.mtime_ns, stat.inode, stat.size)
+        seen = (stat.mtime_ns, *stat.identity)
         if seen != self._seen:
             self._tier.load()
             self._seen = seen
