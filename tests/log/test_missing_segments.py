@@ -344,16 +344,21 @@ def test_a_log_that_was_cut_is_one_damage_and_its_records_are_counted(base: int,
 class LooksLate:
     """A view that misses a segment in the middle until it looks again."""
 
-    def __init__(self, view: Any) -> None:
+    def __init__(self, view: Any, deleted: int = 0) -> None:
         self._view = view
         self._late = True
+        self._deleted = deleted
+
+    @property
+    def log_start_offset(self) -> int:
+        return 0 if self._late else self._deleted
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._view, name)
 
     def segments(self) -> tuple[Segment, ...]:
         found = self._view.segments()
-        return (found[0], *found[2:]) if self._late else found
+        return (found[0], *found[2:]) if self._late or self._deleted else found
 
     def refresh(self) -> None:
         self._late = False
@@ -369,3 +374,14 @@ def test_a_gap_is_damage_only_if_a_second_look_shows_it() -> None:
         view = LooksLate(store.partitions.view("t", 0))
         found = iter_chunks(cast(LogView, view), 0, 3)
         assert [segment.base_offset for segment, _, _ in found] == [0, 1, 2]
+
+
+def test_a_gap_below_the_log_start_was_deleted_meanwhile() -> None:
+    with stratalog.open("/data", fs=MemoryFileSystem(), background=False) as store:
+        topic = store.create_topic("t")
+        for value in (b"a", b"b", b"c"):
+            topic.append(value)
+            topic.roll()
+        view = LooksLate(store.partitions.view("t", 0), deleted=2)
+        with pytest.raises(errors.OffsetOutOfRangeError):
+            list(iter_chunks(cast(LogView, view), 0, 3))

@@ -44,7 +44,8 @@ def check_joined(view: LogView, segment: Segment, following: Segment | None, sta
     """Raise CorruptionError if any of the offsets [start, end) is missing between two neighbours of a view.
 
     Without ``following`` the segment is the last one and must reach ``end``. Raise FileNotFoundError if they
-    are no neighbours any more: segments were archived or deleted since they were listed.
+    are no neighbours any more, or the log starts behind the first: segments were archived or deleted since
+    they were listed. (Local segments go before the archive forgets those below them.)
     """
     lost = missing_between(segment, following, start, end)
     if lost is None:
@@ -53,7 +54,7 @@ def check_joined(view: LogView, segment: Segment, following: Segment | None, sta
     bases = [each.base_offset for each in view.segments()]
     wanted = [segment.base_offset, *([] if following is None else [following.base_offset])]
     at = bases.index(wanted[0]) if wanted[0] in bases else len(bases)
-    if bases[at : at + 2] != wanted:
+    if bases[at : at + 2] != wanted or view.log_start_offset > lost.first_offset:
         raise FileNotFoundError(segment.path())
     raise CorruptionError(lost.reason, path=lost.path)
 
