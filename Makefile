@@ -41,7 +41,7 @@ demo: $(VENV)/.built $(VENV)/.spark ## a million events, a crash and a recovery,
 	@tests/interop/need_jdk.sh
 	@$(PY) -m stratalog.demo
 
-check: setup style quick-types imports tidy ## before each commit, two minutes: style, types, import rules, unused and duplicate code, and the tests that need no Spark, no JDK and no patience
+check: setup style quick-types imports tidy ## before each commit, two to three minutes: style, types, import rules, unused and duplicate code, and the tests that need no Spark, no JDK and no patience
 	@$(PY) -m pytest -q -n 2 --dist worksteal $(QUICK) $(TESTS)
 
 # A whole run needs every part; some tests, picked by their paths, only those that these name.
