@@ -3,6 +3,7 @@ checked locks, and in CI a skipped test is a failed run."""
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from stratalog import locks
 from stratalog.testing.locks import LockChecker
 from tests.known_lock_violations import KNOWN
 from tests.slow import SLOW
@@ -54,6 +56,18 @@ def locks_in_order(lock_checker: LockChecker) -> Iterator[None]:
     violations = list(lock_checker.violations)
     lock_checker.violations.clear()
     assert not violations, "\n".join(violations)
+
+
+@pytest.fixture
+def plain_locks() -> Iterator[None]:
+    """For tests that interrupt: no warnings in the report, and locks that are not Python code."""
+    logger = logging.getLogger("stratalog")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    before = locks.use(locks.PLAIN)
+    yield
+    locks.use(before)
+    logger.setLevel(level)
 
 
 @pytest.hookimpl(trylast=True)

@@ -8,10 +8,9 @@ STRATALOG_INTERRUPTS='append@17 KeyboardInterrupt'.
 
 from __future__ import annotations
 
-import logging
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,7 +19,6 @@ import pyarrow as pa
 import pytest
 
 import stratalog
-from stratalog import locks
 from stratalog.log.check.verify import verify_partition
 from stratalog.log.write import sync
 from stratalog.log.write.writer import PartitionWriter
@@ -30,6 +28,8 @@ from stratalog.testing import Fact, ManualClock, MemoryFileSystem
 from tests.crash.driver import encode_batch
 from tests.log.interrupting import Interrupter, in_time
 
+pytestmark = pytest.mark.usefixtures("plain_locks")
+
 ROOT = "/data"
 CONFIG = {"num.recovery.threads.per.data.dir": 1}
 SLICE = 12
@@ -38,18 +38,6 @@ SYNCED = 4
 """Records that are synced before the operation; one more is only written."""
 LONG = b"longer than all that comes after it: " * 10
 """What is left of it behind a shorter record shows."""
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """No warnings in the report, and plain locks: a checked one is Python code that could be cut in two."""
-    logger = logging.getLogger("stratalog")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    before = locks.use(locks.PLAIN)
-    yield
-    locks.use(before)
-    logger.setLevel(level)
 
 
 @dataclass

@@ -365,23 +365,29 @@ class LooksLate:
         self._view.refresh()
 
 
+def of_three_segments() -> Store:
+    store = stratalog.open("/data", fs=MemoryFileSystem(), background=False)
+    topic = store.create_topic("t")
+    for value in (b"a", b"b", b"c"):
+        topic.append(value)
+        topic.roll()
+    return store
+
+
 def test_a_gap_is_damage_only_if_a_second_look_shows_it() -> None:
-    with stratalog.open("/data", fs=MemoryFileSystem(), background=False) as store:
-        topic = store.create_topic("t")
-        for value in (b"a", b"b", b"c"):
-            topic.append(value)
-            topic.roll()
+    with of_three_segments() as store:
         view = LooksLate(store.partitions.view("t", 0))
         found = iter_chunks(cast(LogView, view), 0, 3)
         assert [segment.base_offset for segment, _, _ in found] == [0, 1, 2]
 
 
 def test_a_gap_below_the_log_start_was_deleted_meanwhile() -> None:
-    with stratalog.open("/data", fs=MemoryFileSystem(), background=False) as store:
-        topic = store.create_topic("t")
-        for value in (b"a", b"b", b"c"):
-            topic.append(value)
-            topic.roll()
+    with of_three_segments() as store:
         view = LooksLate(store.partitions.view("t", 0), deleted=2)
         with pytest.raises(errors.OffsetOutOfRangeError):
             list(iter_chunks(cast(LogView, view), 0, 3))
+        skipped: list[Damage] = []
+        view = LooksLate(store.partitions.view("t", 0), deleted=2)
+        with pytest.raises(errors.OffsetOutOfRangeError):
+            list(iter_chunks(cast(LogView, view), 0, 3, skip_damaged=skipped.append))
+        assert skipped == []

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import stratalog
-from stratalog import locks
 from stratalog.fs.lock import holder
 from stratalog.store.logdir import CLEAN_SHUTDOWN
 from tests.log.interrupting import Interrupter
-
-
-@pytest.fixture(autouse=True)
-def plain_locks() -> Iterator[None]:
-    """A checked lock is Python code that could be cut in two."""
-    before = locks.use(locks.PLAIN)
-    yield
-    locks.use(before)
 
 
 def ours() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith("stratalog")]
 
 
+@pytest.mark.usefixtures("plain_locks")
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("read_only", [False, True])
 def test_an_open_interrupted_anywhere_gives_everything_back(tmp_path: Path, read_only: bool) -> None:

@@ -25,7 +25,7 @@ from stratalog.errors import (
     StorageError,
     StratalogError,
 )
-from stratalog.fs.contract import is_device_failure
+from stratalog.fs.contract import is_device_failure, is_refusal
 from stratalog.log.check.damage import UNKNOWN, Damage
 from stratalog.log.check.repair import RepairReport
 from stratalog.log.names import partition_dir
@@ -108,7 +108,7 @@ class Opening:
             }
             ids: dict[str, uuid.UUID | None] = {}
             listings = self._listings()
-            self._check_usable()
+            self.check_usable()
             for each, listing in listings.items():
                 for (topic, partition), directory in sorted(listing.items()):
                     if self._finish_deletion(each, directory):
@@ -122,11 +122,13 @@ class Opening:
                     places[topic][partition] = self._one_of(twin, (each, directory))
             self._registry.replace({name: self._entry(name, ids, found) for name, found in places.items()})
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
         """Raise LogDirOfflineError if every log directory is offline: nothing is known of an unread store."""
         if not self._dirs.online():
             why = self._dirs.all[0].offline
-            raise LogDirOfflineError(f"no log directory can be used: {why}") from why
+            error = LogDirOfflineError(f"no log directory can be used: {why}")
+            only_reading = not self._read_only and is_refusal(why)
+            raise error.advising("read it with open(read_only=True)" * only_reading) from why
 
     def _listings(self) -> dict[LogDir, Listing]:
         """List the partitions of every directory.

@@ -75,7 +75,7 @@ class SavedSettings:
         """After partitions could not be made: write the topic as it was, to every directory that takes it."""
         with self._saving:
             topics = self._without(name)
-            if before is not None and not before.foreign:
+            if before is not None and not before.foreign and before.id not in self._deleting:
                 topics[name] = _settings_of(before)
             self._save(topics, as_far_as_possible=True)
 

@@ -33,14 +33,12 @@ from stratalog.errors import (
     ConfigError,
     ForkedError,
     InvalidArgumentError,
-    LogDirOfflineError,
     ReadOnlyError,
     StorageError,
 )
 from stratalog.format.journal import Entry, StagedFile
 from stratalog.format.metadata import id_to_text, new_id
 from stratalog.fs import FileSystem, HandleCache, RealFileSystem
-from stratalog.fs.contract import is_refusal
 from stratalog.log.arguments import (
     check_all,
     check_mapping,
@@ -190,10 +188,7 @@ class Store:
         info = {"pid": os.getpid(), "started": int(time.time())}
         for each in partitions.dirs.online():
             partitions.dirs.try_dir(each, partial(each.acquire, info))
-        if not partitions.dirs.online():
-            why = partitions.dirs.all[0].offline
-            error = LogDirOfflineError(f"no log directory can be used: {why}")
-            raise error.advising("read it with open(read_only=True)" * is_refusal(why)) from why
+        partitions.opening.check_usable()
         cluster_id = id_to_text(new_id())
         topic_import.finish(partitions.dirs.online())
         for each in partitions.dirs.online():

@@ -192,7 +192,7 @@ def _check_gap(view: LogView, before: CheckedSegment, after: CheckedSegment) -> 
         lost = _missing(before, current, after)
     except FileNotFoundError:
         return
-    if lost is not None:
+    if lost is not None and lost.first_offset >= view.log_start_offset:
         before.log.append(lost)
 
 

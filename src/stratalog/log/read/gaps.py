@@ -43,24 +43,36 @@ def check_complete(segments: Sequence[Segment], start: int, end: int) -> None:
 def check_joined(view: LogView, segment: Segment, following: Segment | None, start: int, end: int) -> None:
     """Raise CorruptionError if any of the offsets [start, end) is missing between two neighbours of a view.
 
-    Without ``following`` the segment is the last one and must reach ``end``. Raise FileNotFoundError if they
-    are no neighbours any more, or the log starts behind the first: segments were archived or deleted since
-    they were listed. (Local segments go before the archive forgets those below them.)
+    Without ``following`` the segment is the last one and must reach ``end``.
+    """
+    lost = missing_in(view, segment, following, start, end)
+    if lost is not None:
+        raise CorruptionError(lost.reason, path=lost.path)
+
+
+def missing_in(
+    view: LogView, segment: Segment, following: Segment | None, start: int, end: int
+) -> Damage | None:
+    """Return the offsets that `check_joined` would raise for; None when nothing is missing.
+
+    A gap counts only if the view, looking again, still shows it. Raise FileNotFoundError otherwise: the
+    segments were archived, replaced or deleted since they were listed. Local segments are deleted before
+    the archive drops those below them, so that a gap below the log start is no damage.
     """
     lost = missing_between(segment, following, start, end)
     if lost is None:
-        return
+        return None
     view.refresh()
     bases = [each.base_offset for each in view.segments()]
     wanted = [segment.base_offset, *([] if following is None else [following.base_offset])]
     at = bases.index(wanted[0]) if wanted[0] in bases else len(bases)
     if bases[at : at + 2] != wanted or view.log_start_offset > lost.first_offset:
         raise FileNotFoundError(segment.path())
-    raise CorruptionError(lost.reason, path=lost.path)
+    return lost
 
 
 def missing_between(segment: Segment, following: Segment | None, start: int, end: int) -> Damage | None:
-    """Return the offsets that `check_joined` would raise for; None when nothing is missing."""
+    """Return the offsets that are missing between two segments as they are; None when none is."""
     goes_on = end if following is None else following.base_offset
     if goes_on <= start or segment.base_offset >= end:
         return None

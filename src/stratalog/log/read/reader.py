@@ -27,7 +27,7 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.check.damage import UNKNOWN, Damage
 from stratalog.log.check.resync import next_valid
 from stratalog.log.read.chunks import FIRST_CHUNK, FULL_CHUNK, Chunk, read_chunks
-from stratalog.log.read.gaps import check_joined, missing_between
+from stratalog.log.read.gaps import check_joined, missing_in
 from stratalog.log.segment.segment import Segment, Start
 from stratalog.model import Record
 
@@ -229,7 +229,7 @@ def iter_chunks(
                     check_joined(view, segment, following, begin, end)
                 elif callable(skip_damaged):
                     with suppress(CorruptionError):  # of the segment itself, which was skipped already
-                        lost = missing_between(segment, following, begin, end)
+                        lost = missing_in(view, segment, following, begin, end)
                         if lost is not None:
                             skip_damaged(lost)
                 if not segment.is_active:

@@ -134,9 +134,8 @@ def view_of(
     for name in sorted(entries):
         parsed = parse_file(name)
         if parsed is None:
-            if name.removesuffix(names.TMP) in names.MARKS or (
-                name.endswith(names.TMP) and name.removesuffix(names.TMP) in names.PARTITION_FILES
-            ):
+            final = name.removesuffix(names.TMP)
+            if final in names.MARKS or (final != name and final in names.PARTITION_FILES):
                 doomed.append(name)
             elif name not in names.PARTITION_FILES:
                 unknown.append(name)

@@ -67,7 +67,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 HIGHEST_START = MAX_OFFSET // 2
-"""A log that is opened past this offset is read-only. Below it no program lives to see the largest one."""
+"""A log with a higher next offset is opened read-only. No process writes as many records as are left here."""
 EXPIRY_INTERVAL_S = 600
 """How often idle producers are looked for, as in Kafka."""
 
@@ -110,7 +110,7 @@ class PartitionWriter:
         """True when an append may go ahead: the log is usable, and a first write is prepared."""
         self.swapping = False
         """Set while files are being swapped; stays set if the swap was cut short."""
-        self._refusal: Callable[[], StratalogError | None] | None = None
+        self._refusal: Callable[[], StratalogError | None] | None = None  # see `refuse_while`
         self._held = False
         """Set while `hold_appends` keeps other threads from appending."""
         self._closed = False
@@ -272,7 +272,7 @@ class PartitionWriter:
         self._refuse(LogDirOfflineError(f"{self.topic}-{self.partition} is offline: {error}"))
 
     def refuse_while(self, refusal: Callable[[], StratalogError | None]) -> None:
-        """Let every append ask first, and raise what it answers; the first answer None ends that."""
+        """Make every append call ``refusal`` first and raise the error it returns, until it returns None."""
         with self.lock:
             self._refusal, self._ready = refusal, False
 
