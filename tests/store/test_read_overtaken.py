@@ -13,6 +13,7 @@ from stratalog.errors import OffsetOutOfRangeError
 from stratalog.fs import MemoryFileSystem
 from stratalog.log.write.segment_list import SegmentList
 from stratalog.testing import ManualClock
+from tests.store.tiered import CONFIG, RECORDS, ROOT, TOPIC, Tiered
 
 SEGMENT = 10
 BIG = b"x" * 40_000
@@ -204,3 +205,29 @@ def test_segments_leave_the_list_after_the_log_start_moved(log: Log, monkeypatch
     monkeypatch.setattr(SegmentList, "hide", hiding)
     log.topic.delete_records(0, 30)
     assert starts == [30]
+
+
+def test_a_reader_beside_sees_at_once_that_records_of_a_tiered_log_were_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The archive follows a deletion last: until it does, it names what lies before deleted local segments."""
+    tiered = Tiered()
+    with tiered.open():
+        tiered.create()
+        tiered.seal()
+        tiered.leave()
+        tiered.seal(2)
+        with stratalog.open(
+            ROOT, CONFIG, fs=tiered.fs, clock=tiered.clock, objects=tiered.cloud, read_only=True
+        ) as beside:
+            reader = beside.topic(TOPIC)
+            reading = reader.read(0)
+            assert next(reading).offset == 0
+            assert reader.log_start_offset() == 0
+            monkeypatch.setattr(tiered.tiering, "expire", lambda writer: writer)
+            tiered.topic.delete_records(0, 2 * RECORDS + 1)
+            tiered.store.tick()
+            with pytest.raises(OffsetOutOfRangeError) as told:
+                list(reading)
+            assert told.value.first == 2 * RECORDS + 1
+            assert reader.log_start_offset() == 2 * RECORDS + 1

@@ -9,13 +9,16 @@ checkpoint may be older than the log, never newer.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from stratalog import locks
 from stratalog.errors import FormatError
 from stratalog.format import checkpoints as formats
 from stratalog.log.context import LogContext
+from stratalog.log.read.follower import STILL_NS
 from stratalog.log.write.writer import PartitionWriter
 
 if TYPE_CHECKING:
@@ -46,6 +49,8 @@ class OffsetCheckpoint:
         self._entries: Offsets | None = None
         self._in_doubt = False
         self._missing = False
+        self._written: tuple[tuple[int, int, int] | None, Offsets] = (None, {})
+        """What the file held when it was last read for a reader, and which file that was."""
 
     def read(self) -> Offsets:
         """Read the file anew; empty when missing or unreadable, which only costs a longer recovery."""
@@ -57,6 +62,21 @@ class OffsetCheckpoint:
         except FormatError as error:
             self.context.warn(f"{self.path}: {error}; ignored")
             return {}
+
+    def as_written(self) -> Mapping[Key, int]:
+        """Return the entries of a file that another process writes: a stat while it did not change."""
+        seen, entries = self._written
+        stat = None
+        with suppress(FileNotFoundError):
+            stat = self.context.fs.stat(self.path)
+        now = (-1, -1, -1) if stat is None else stat.identity
+        if seen != now:
+            read_at = time.time_ns()
+            entries = self.read()
+            # A file replaced just before may be replaced again without its time moving.
+            still = stat is None or read_at - stat.changed_ns > STILL_NS
+            self._written = (now if still else None, entries)
+        return entries
 
     def write(self, entries: Mapping[Key, int]) -> None:
         """Replace the file; durable on return. Callers other than this class use `change` or `put`."""

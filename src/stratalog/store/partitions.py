@@ -75,7 +75,6 @@ class Partitions:
         self.archives = Archives(self, objects)
         self.opening = Opening(self)
         self.closed: Exception | None = None
-        self._log_starts: tuple[float, dict[tuple[str, int], int]] = (-1.0, {})
         self._last_checkpoint_s = context.clock.monotonic_s()
         self._ticker = Ticker(context, self.registry)
 
@@ -181,15 +180,10 @@ class Partitions:
         return view
 
     def _log_start(self, name: str, partition: int) -> int:
-        """The checkpointed log start offset, for read-only views; read again after a second at most."""
-        read_at, starts = self._log_starts
-        now = self.context.clock.monotonic_s()
-        if read_at < 0 or now - read_at > 1.0:
-            starts = {}
-            for each in self.dirs.online():
-                starts.update(each.checkpoints.log_start.read())
-            self._log_starts = (now, starts)
-        return starts.get((name, partition), 0)
+        """The checkpointed log start offset as it is now, for read-only views."""
+        entry = self.registry.topic(name)
+        placed = None if entry is None else entry.directories.get(partition)
+        return 0 if placed is None else placed[0].checkpoints.log_start.as_written().get((name, partition), 0)
 
     def place(self, name: str, partition: int) -> tuple[LogDir, str]:
         """The log directory a partition is in, and its own directory."""

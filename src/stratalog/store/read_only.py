@@ -19,7 +19,7 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import FileSystem, HandleCache, RealFileSystem
 from stratalog.log.context import Clock, LogContext, SystemClock
 from stratalog.log.read.archived_segment import ArchivedSegment
-from stratalog.log.read.follower import PartitionFollower
+from stratalog.log.read.follower import STILL_NS, PartitionFollower
 from stratalog.log.read.reader import Isolation
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write.segment_list import aborted_in, of_segments
@@ -181,7 +181,7 @@ class ReadOnlyLogs:
             if seen and seen == self._seen:
                 return
             self.local.opening.load()
-            changed_lately = time.time_ns() - max((mtime for mtime, _ in seen), default=0) < 50_000_000
+            changed_lately = time.time_ns() - max((mtime for mtime, _ in seen), default=0) < STILL_NS
             self._seen = () if changed_lately else seen
 
     def _list_archive(self) -> None:
