@@ -409,3 +409,20 @@ def test_an_archive_does_not_lie_in_a_log_directory(settings: dict[str, object])
     tiered.open(**settings)
     with pytest.raises(errors.ConfigError, match="not inside, or around, the log directory"):
         tiered.create()
+
+
+def test_a_deletion_that_the_archive_did_not_follow_leaves_no_hole_there(tiered: Tiered) -> None:
+    """The process may die between the two; what is uploaded meanwhile must not look like a loss."""
+    tiered.seal()
+    tiered.archive()
+    tiered.seal(3)
+    tiered.objects.fail = lambda number, request: "before"
+    with pytest.raises(errors.ArchiveError):
+        tiered.delete_records(2 * RECORDS + 1)
+    tiered.objects.fail = lambda number, request: None
+    writer = tiered.store.partitions.writer(TOPIC, 0)
+    tiered.tiering.copy(writer, [2 * RECORDS, 3 * RECORDS])
+    tiered.tiering.drop_local(writer, 3 * RECORDS)
+    tiered.reboot()
+    tiered.check()
+    tiered.check_archive()

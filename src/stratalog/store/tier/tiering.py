@@ -221,6 +221,7 @@ class Tiering:
             for group in _groups(writer, tier, base_offsets):
                 if stop is not None and stop():
                     break
+                self.expire(writer)  # or what was deleted since would look like a hole before this group
                 try:
                     uploads = [_upload_of(segment) for segment in group]
                     with self._changing(writer, tier):
