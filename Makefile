@@ -20,7 +20,7 @@ TESTS ?=
 PURE ?=
 LONG ?=
 MARKS = $(if $(LONG),-m "not interop")
-QUICK = -m "not slow and not interop and not long" --ignore=tests/spark --ignore=tests/bench --durations=5 --durations-min=2
+QUICK = -m "not slow and not interop and not long" --ignore=tests/spark --ignore=tests/bench --hypothesis-profile=quick --durations=5 --durations-min=2
 KAFKA := .cache/kafka-4.3.1/.ready
 SPARK43 := .cache/pyspark-4.3/.ready
 SPARK43_TESTS := $(addprefix tests/spark/test_,source_filters.py source_columns.py source_live.py source_golden.py stream_queries.py sink_stream.py)

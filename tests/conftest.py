@@ -20,6 +20,7 @@ from tests.slow import SLOW
 settings.register_profile(
     "stratalog", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
+settings.register_profile("quick", settings.get_profile("stratalog"), max_examples=20)  # for `make check`
 settings.load_profile("stratalog")
 
 
