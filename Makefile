@@ -39,7 +39,7 @@ setup: $(VENV)/.built $(VENV)/.dev ## an environment in .venv with the compiled 
 
 demo: $(VENV)/.built $(VENV)/.spark ## a million events, a crash and a recovery, a segment's life, and Spark on top, in under two minutes
 	@tests/interop/need_jdk.sh
-	@$(PY) -m stratalog.demo
+	@$(PY) -m demo
 
 check: setup style quick-types imports tidy ## before each commit, two to three minutes: style, types, import rules, unused and duplicate code, and the tests that need no Spark, no JDK and no patience
 	@$(PY) -m pytest -q -n 2 --dist worksteal $(QUICK) $(TESTS)
@@ -57,14 +57,14 @@ style: setup
 	@$(VENV)/bin/ruff format --check .
 
 types: setup $(VENV)/.spark $(VENV)/.bench
-	@$(VENV)/bin/mypy src tests bench
+	@$(VENV)/bin/mypy src tests bench demo
 
 # Where Spark and the peers are not installed, the files that import them wait for `make types`.
-NEED_PARTS = $(shell grep -rlE '^\s*(import|from) (pyspark|py4j|pyiceberg|duckdb|stratalog\.spark|diskcache|lmdb|rocksdict)\b' --include='*.py' src tests bench)
+NEED_PARTS = $(shell grep -rlE '^\s*(import|from) (pyspark|py4j|pyiceberg|duckdb|stratalog\.spark|diskcache|lmdb|rocksdict)\b' --include='*.py' src tests bench demo)
 PARTS_HERE = $(and $(wildcard $(VENV)/.spark),$(wildcard $(VENV)/.bench))
 quick-types: setup
 	@$(if $(PARTS_HERE),,echo "types: all but $(words $(NEED_PARTS)) files that need Spark or the benchmarks' peers; make types has them too")
-	@$(VENV)/bin/mypy src tests bench $(if $(PARTS_HERE),,--follow-imports=silent --exclude '^($(subst $() $(),|,$(NEED_PARTS)))$$')
+	@$(VENV)/bin/mypy src tests bench demo $(if $(PARTS_HERE),,--follow-imports=silent --exclude '^($(subst $() $(),|,$(NEED_PARTS)))$$')
 
 imports: setup
 	@$(VENV)/bin/lint-imports --no-cache

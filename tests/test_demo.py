@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 import stratalog
-from stratalog.demo.events import Events, number_of
-from stratalog.demo.screen import Screen
+from demo.events import Events, number_of
+from demo.screen import Screen
 
 SOURCE = Path(stratalog.__file__).resolve().parents[1]
+PATHS = f"{SOURCE}{os.pathsep}{SOURCE.parent}"
 CHECKS = [
     "appended",
     "segments",
@@ -33,12 +34,12 @@ CHECKS = [
 
 def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "stratalog.demo", *arguments],
+        [sys.executable, "-m", "demo", *arguments],
         capture_output=True,
         text=True,
         check=False,
         timeout=240,
-        env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONIOENCODING": "utf-8", **environment},
+        env={**os.environ, "PYTHONPATH": PATHS, "PYTHONIOENCODING": "utf-8", **environment},
     )
 
 

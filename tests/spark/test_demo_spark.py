@@ -10,18 +10,19 @@ from pathlib import Path
 import stratalog
 
 SOURCE = Path(stratalog.__file__).resolve().parents[1]
+PATHS = f"{SOURCE}{os.pathsep}{SOURCE.parent}"
 
 
 def test_it_ends_in_spark(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "stratalog.demo", "--events", "20000"],
+        [sys.executable, "-m", "demo", "--events", "20000"],
         capture_output=True,
         text=True,
         check=False,
         timeout=600,
         env={
             **os.environ,
-            "PYTHONPATH": str(SOURCE),
+            "PYTHONPATH": PATHS,
             "PYTHONIOENCODING": "utf-8",
             "TMPDIR": str(tmp_path),
         },

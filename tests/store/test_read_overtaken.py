@@ -210,7 +210,7 @@ def test_segments_leave_the_list_after_the_log_start_moved(log: Log, monkeypatch
 def test_a_reader_beside_sees_at_once_that_records_of_a_tiered_log_were_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The archive follows a deletion last: until it does, it names what lies before deleted local segments."""
+    """The archive follows a deletion last: until then it lists segments before deleted local ones."""
     tiered = Tiered()
     with tiered.open():
         tiered.create()

@@ -13,10 +13,10 @@ from statistics import median
 from typing import Any
 
 import stratalog
+from demo.events import Events, number_of
+from demo.screen import Screen
+from demo.victim import kill_one
 from stratalog.config.units import format_bytes, format_duration_ms
-from stratalog.demo.events import Events, number_of
-from stratalog.demo.screen import Screen
-from stratalog.demo.victim import kill_one
 from stratalog.model import Record, SegmentInfo
 from stratalog.store import Store, Topic
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import count
 
 import stratalog
-from stratalog.demo.events import Events
+from demo.events import Events
 
 BATCH = 500
 AHEAD = 40
@@ -50,7 +50,7 @@ def append_until_killed(path: str, topic: str, events: Events) -> None:
 
 def kill_one(path: str, topic: str, events: Events, after_events: int) -> Acknowledged:
     """Start a process that appends, and kill it as soon as ``after_events`` are acknowledged."""
-    command = [sys.executable, "-m", "stratalog.demo.victim", path, topic]
+    command = [sys.executable, "-m", "demo.victim", path, topic]
     command += [str(events.count), str(events.end_ms)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import stratalog
+from demo.events import ACTIONS, DAY_MS, Events
+from demo.screen import Screen
+from demo.steps import TOPIC, Facts
 from stratalog.cli.pipelines.run import errors_to
 from stratalog.config.units import format_duration_ms
-from stratalog.demo.events import ACTIONS, DAY_MS, Events
-from stratalog.demo.screen import Screen
-from stratalog.demo.steps import TOPIC, Facts
 from stratalog.model import Record
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""``python -m stratalog.demo``: the order of the demonstration, its command line and its end."""
+"""``python -m demo``: the order of the demonstration, its command line and its end."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import stratalog
+from demo import steps
+from demo.events import Events
+from demo.screen import Screen
 from stratalog import kernel
-from stratalog.demo import steps
-from stratalog.demo.events import Events
-from stratalog.demo.screen import Screen
 
 DEFAULT_EVENTS = 1_000_000
 ARCHIVE = ".archive"
@@ -81,7 +81,7 @@ def run(screen: Screen, path: str, count: int, *, spark: bool) -> dict[str, obje
     screen.step("Follow one segment through its life")
     facts |= steps.live(screen, path, archive)
     if spark:
-        from stratalog.demo import spark as in_spark
+        from demo import spark as in_spark
 
         facts |= in_spark.run(screen, path, archive, path.rstrip("/") + SPARK)
     facts["elapsed_s"] = round(time.perf_counter() - began, 3)
@@ -96,7 +96,7 @@ def _closing(path: str, keep: bool) -> list[str]:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m stratalog.demo",
+        prog="python -m demo",
         description="A million events in, found again, kept through a kill, and taken to Spark.",
     )
     parser.add_argument("--events", type=int, default=DEFAULT_EVENTS, metavar="N", help="how many (1000000)")
