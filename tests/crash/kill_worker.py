@@ -331,7 +331,7 @@ class Writer:
     def _check(self, report: LifecycleReport) -> None:
         """Check that each partition was worked on, unless another thread was at it."""
         for note in report.notes:
-            if "at work on it" not in note and not self._closing:
+            if "running on it" not in note and not self._closing:
                 self._notes.write("!", note)
 
     def _delete(self, rng: random.Random) -> str:

@@ -170,7 +170,7 @@ def test_what_is_lent_is_left_alone_and_given_to_who_needs_it(tmp_path: Path) ->
         assert store.extend_loans([token]) == []
         done = store.take_in_compaction(token, cleaned)
         assert done is not None
-        assert done.stopped == "somebody else took the partition meanwhile"
+        assert done.stopped == "another operation took the partition meanwhile"
         assert done.bytes_after == done.bytes_before
         assert not staged(tmp_path)
         assert {record.key for record in store.topic("t").read(0)} == {

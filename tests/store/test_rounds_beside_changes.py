@@ -107,4 +107,4 @@ def test_a_partition_that_is_being_moved_is_left_for_the_next_round(work: str) -
             paused.wait_until_reached()
             report = getattr(store, work)("t")
         moving.result()
-        assert [note for note in report.notes if "at work on it" not in note] == []
+        assert [note for note in report.notes if "running on it" not in note] == []

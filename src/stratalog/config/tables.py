@@ -32,7 +32,7 @@ _DAY_MS = 24 * _HOUR_MS
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Segment size and rolling for a kind of topic, as practice has them: a starting point.
+    """The usual segment size and rolling for a kind of topic: a starting point.
 
     Its settings become the topic's own when it is chosen, explicit settings win, and its name stays with the
     topic as ``stratalog.profile``.
@@ -90,7 +90,7 @@ _KEPT = (
 
 _TOPIC = f"""
 stratalog.profile string none one={NO_PROFILE}|{"|".join(PROFILES)} ours
-    What kind of topic it is. Choosing a profile sets segment size and rolling as practice has them
+    What kind of topic it is. Choosing a profile sets the usual segment size and rolling for it
     (docs/LIFECYCLE.md lists them); what is set explicitly wins. Unsetting it takes the name away, not the
     settings.
 # Rolling: when the active segment is sealed and a new one begun.
@@ -198,7 +198,7 @@ follower.replication.throttled.replicas list - items=[0-9]+:[0-9]+
 
 _STORE = """
 num.partitions int 1 min=1
-    How many partitions a topic gets when nobody says.
+    How many partitions a new topic gets unless told otherwise.
 num.recovery.threads.per.data.dir int 2 min=1
     Threads per log directory that recover partitions when a store is opened after a crash.
 log.max.open.files int 0 min=0 ours

@@ -344,9 +344,8 @@ class _Work:
     def busy(self, writer: View) -> None:
         """Note that something else has the partition: another rewrite, or a move, which closes it."""
         with self._lock:
-            self.notes.append(
-                f"{writer.topic}-{writer.partition}: somebody else is at work on it; left for the next round"
-            )
+            name = f"{writer.topic}-{writer.partition}"
+            self.notes.append(f"{name}: another operation is running on it; left for the next round")
 
     def carry_out(self, writer: PartitionWriter, steps: Sequence[Step]) -> None:
         """Everything but compaction, which comes last and several partitions at a time."""

@@ -95,7 +95,7 @@ class Loans:
                     notes.append(f"{writer.topic}-{writer.partition}: not lent: {error}")
                     continue
                 if made is None:
-                    notes.append(f"{writer.topic}-{writer.partition}: somebody else is at work on it")
+                    notes.append(f"{writer.topic}-{writer.partition}: another operation is running on it")
                 else:
                     lent.append(made)
 
@@ -160,7 +160,7 @@ class Loans:
         try:
             with lifecycle.claims.redeem(loan.key, token) as ours:
                 if not ours or partitions.registry.view(*loan.key) is not loan.writer:
-                    return _untouched(loan, cleaned.report, "somebody else took the partition meanwhile")
+                    return _untouched(loan, cleaned.report, "another operation took the partition meanwhile")
                 for damage in cleaned.report.quarantined:
                     loan.writer.context.warn(
                         f"{damage.path}: {damage.reason}; compaction leaves this segment as it is"
