@@ -163,7 +163,7 @@ def test_what_is_lent_is_left_alone_and_given_to_who_needs_it(tmp_path: Path) ->
         assert store.lend_compaction("t", 0, force=True)[2] is None
         told = store.compact("t", force=True)
         assert [each["partition"] for each in told.compactions] == [1]
-        assert "somebody else is at work" in told.notes[0]
+        assert "another operation is running" in told.notes[0]
         cleaned = clean_elsewhere(task, LogContext(fs, HandleCache(fs, 20)), attempt="0-a")
         store.topic("t").append(b"late", b"k1", partition=0)
         store.erase("t", [b"k3"])
