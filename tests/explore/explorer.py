@@ -5,8 +5,9 @@
     make explore SCHEDULE="append x move"         one pair at all its pause points; * is any operation
     make explore EVERY=5                          every fifth pause point of every pair
 
-Each schedule is judged several times: what a kill and power cuts leave while the first operation stands and
-when both are done, the store that goes on, and the store when it is opened again.
+The operations ``*_beside`` are those of a read-only store beside the holder, on a topic that lies partly in
+the archive. Each schedule is judged several times: what a kill and power cuts leave while the first operation
+stands and when both are done, the store that goes on, and the store when it is opened again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from functools import partial
 from stratalog.fs import SurvivorMode
 from stratalog.testing.locks import LockChecker, LockViolationError
 from tests.explore.schedules import Schedule, ScheduleError
-from tests.explore.world import ENDS, OPERATIONS, World, WorldError, allowed, world_of
+from tests.explore.world import BESIDE, ENDS, OPERATIONS, World, WorldError, allowed, world_of
 from tests.known_lock_violations import KNOWN
 
 Pair = tuple[str, str]
@@ -35,7 +36,9 @@ def pairs() -> list[Pair]:
     """All ordered pairs; a follower that waits for the end needs an operation that brings it."""
     waits = "follow_until_closed"
     found = [(a, b) for a in OPERATIONS for b in OPERATIONS if waits not in (a, b)]
-    return found + [(end, waits) for end in sorted(ENDS)]
+    changes = [each for each in OPERATIONS if each not in ("read", "follow", "get", waits)]
+    beside = [pair for a in BESIDE for b in changes for pair in ((a, b), (b, a))]
+    return found + beside + [(end, waits) for end in sorted(ENDS)]
 
 
 def is_known(pair: Pair) -> bool:
@@ -55,7 +58,7 @@ def run(checker: LockChecker, pair: Pair, pause_at: int, *, crashes: bool = True
 
     def act(name: str, other: str) -> None:
         try:
-            OPERATIONS[name](world)
+            (OPERATIONS | BESIDE)[name](world)
         except Exception as error:  # noqa: BLE001 - judged here
             world.errors[name] = error
             if isinstance(error, WorldError | LockViolationError) or not allowed(name, other, error):
@@ -104,7 +107,7 @@ def explore(
     for pair in chosen:
         began, bad, at, schedules = time.monotonic(), 0, 1, 1
         while True:
-            calls, wrong = run(checker, pair, at)
+            calls, wrong = run(checker, pair, at, crashes=pair[0] not in BESIDE)  # a reader changes nothing
             if wrong:
                 bad += 1
                 failures.append(f"{pair[0]}@{at} x {pair[1]}: {wrong}")

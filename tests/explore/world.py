@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import stratalog
+from stratalog import OffsetSpec
 from stratalog.archive.objects import DirectoryObjects
 from stratalog.errors import (
     ClosedError,
@@ -56,7 +57,9 @@ KINDS: dict[str, dict[str, object]] = {
     "acks": {"flush.messages": 1},
     "compact": {"cleanup.policy": "compact,delete"},
     "tiered": {"remote.storage.enable": True, "local.retention.ms": 1, "retention.bytes": -1},
+    "split": {"remote.storage.enable": True, "local.retention.ms": 1, "retention.bytes": -1},
 }
+"""Of ``split`` the first segments are only in the archive, and sealed ones behind them only here."""
 LEFTOVERS = (".deleted", ".cleaned", ".swap", ".tmp", "-future", "-delete")
 
 
@@ -103,7 +106,10 @@ class World:
         self.numbers = 0
         self.errors: dict[str, BaseException] = {}
         self.observed: list[tuple[int, bytes | None, bytes]] = []
+        self.delete_before = 7
         self.store = self.opened(self.fs, self.cloud_fs)
+        self.beside: Store | None = None
+        """A read-only store, as another process has it."""
 
     def opened(
         self,
@@ -125,6 +131,13 @@ class World:
     @property
     def topic(self) -> stratalog.Topic:
         return self.store.topic(TOPIC)
+
+    def topic_of(self, beside: bool) -> stratalog.Topic:
+        """The topic as the holder has it, or as a reader beside it does."""
+        if not beside:
+            return self.topic
+        assert self.beside is not None
+        return self.beside.topic(TOPIC)
 
     # -- noting ----------------------------------------------------------------------------------------
 
@@ -175,6 +188,12 @@ class World:
         """Judge the store as it is, go on with it, close it, judge what is there then."""
         model = self.model
         self.fs.heal()
+        if self.beside is not None:
+            if not model.maybe_gone:
+                check(self.beside, model, power_cut=False, calm=False, recovered=False)
+            self.beside.close()
+            if self.beside.open_files():
+                raise WorldError(f"the reader beside has {self.beside.open_files()} files open")
         if not any(isinstance(error, StorageError | ReadOnlyError) for error in self.errors.values()):
             closed = isinstance(_closed(self.store), ClosedError)
         else:
@@ -326,9 +345,29 @@ def command(world: World) -> None:
     world.acknowledged(life, offset, HOT, value, synced=True)
 
 
-def read(world: World) -> None:
+def read(world: World, *, beside: bool = False) -> None:
     known, life = world.before(), world.model.life
-    found = [(each.offset, each.key, each.value or b"") for each in world.topic.read()]
+    found = [(each.offset, each.key, each.value or b"") for each in world.topic_of(beside).read()]
+    _judge_read(world, known, life, found)
+
+
+def read_beside(world: World) -> None:
+    read(world, beside=True)
+
+
+def scan_beside(world: World) -> None:
+    known, life = world.before(), world.model.life
+    table = world.topic_of(True).scan(columns=["offset", "key", "value"], threads=1).read_all()
+    columns = (table[name].to_pylist() for name in ("offset", "key", "value"))
+    _judge_read(world, known, life, list(zip(*columns, strict=True)))
+
+
+def _judge_read(
+    world: World,
+    known: dict[int, tuple[bytes | None, bytes]],
+    life: int,
+    found: list[tuple[int, bytes | None, bytes]],
+) -> None:
     with world.mutex:
         model = world.model
         if life != model.life or model.maybe_gone:
@@ -369,10 +408,36 @@ def follow_until_closed(world: World) -> None:
     raise WorldError("a follower ended without a word")
 
 
-def get(world: World) -> None:
+def look_beside(world: World) -> None:
+    """Everything else that a reader asks: ends, segments, offsets by time, a batch as it is stored."""
+    topic, life = world.topic_of(True), world.model.life
+    known = world.before()
+    start, end, segments = topic.log_start_offset(), topic.high_watermark(), topic.segments()
+    at = topic.list_offset(0, OffsetSpec.EARLIEST).offset
+    stable = topic.high_watermark(isolation="read_committed")
+    since = topic.offset_for_time(0, 0)
+    newest = topic.list_offset(0, OffsetSpec.MAX_TIMESTAMP)
+    with topic.fetch(0, at, 1 << 20) as fetched:
+        if len(fetched.read()) != fetched.length:
+            raise WorldError(f"fetch promised {fetched.length} bytes")
+    with world.mutex:
+        if life != world.model.life or world.model.maybe_gone:
+            return
+        last = max(known, default=-1)
+        if end <= last or stable > end or (since is not None and since < start):
+            raise WorldError(f"end {end}, stable end {stable}, first by time {since}: {start} to {last}")
+        if newest is None or not segments or segments[-1].base_offset > end:
+            raise WorldError(f"newest {newest}, segments {segments}")
+
+
+def get_beside(world: World) -> None:
+    get(world, beside=True)
+
+
+def get(world: World, *, beside: bool = False) -> None:
     known, life = world.before(), world.model.life
     latest = max((at for at, (key, _) in known.items() if key == HOT), default=-1)
-    found = world.topic.get(HOT)
+    found = world.topic_of(beside).get(HOT)
     with world.mutex:
         model = world.model
         if life != model.life or model.maybe_gone or latest < max(model.start, model.start_at_most):
@@ -395,8 +460,8 @@ def flush(world: World) -> None:
 def delete_records(world: World) -> None:
     with world.mutex:
         life = world.model.life
-        world.model.start_at_most = max(world.model.start_at_most, 7)
-    start = world.topic.delete_records(0, 7)
+        world.model.start_at_most = max(world.model.start_at_most, world.delete_before)
+    start = world.topic.delete_records(0, world.delete_before)
     with world.mutex:
         if life == world.model.life:
             world.model.start = max(world.model.start, start)
@@ -486,6 +551,9 @@ def close_failing(world: World) -> None:
 
 
 Operation = Callable[[World], None]
+BESIDE: dict[str, Operation] = {
+    each.__name__: each for each in (read_beside, scan_beside, get_beside, look_beside)
+}
 OPERATIONS: dict[str, Operation] = {
     each.__name__: each
     for each in (
@@ -499,6 +567,8 @@ ENDS = {"close", "close_failing", "delete_topic"}
 def kind_of(first: str, second: str) -> str:
     """The kind of topic on which two operations meet."""
     pair = {first, second}
+    if pair & BESIDE.keys():
+        return "compact" if pair & {"compact", "erase"} else "split"
     if "archive" in pair:
         return "tiered"
     if pair & {"compact", "erase"}:
@@ -537,6 +607,8 @@ def base_of(kind: str) -> tuple[MemoryFileSystem, MemoryFileSystem, Model]:
         )
         world.acknowledged(0, done.base_offset, b"open", value, synced=False)
         append(world)
+        if kind == "split":
+            _split(world)
         world.model.acks_wait = kind == "acks"
         world.all_synced(set(world.model.given))
         world.store.close()
@@ -544,11 +616,26 @@ def base_of(kind: str) -> tuple[MemoryFileSystem, MemoryFileSystem, Model]:
     return _bases[kind]
 
 
+def _split(world: World) -> None:
+    """Leave the first segments to the archive, and add some that it does not have."""
+    for _ in range(2):
+        world.clock.advance(1000)
+        world.store.archive(TOPIC)
+    for at in range(RECORDS):
+        append(world, key=HOT if at % 3 == 0 else b"k%d" % (at % 5))
+
+
 def world_of(first: str, second: str) -> World:
-    memory, cloud, model = base_of(kind_of(first, second))
+    kind = kind_of(first, second)
+    memory, cloud, model = base_of(kind)
     rng = random.Random(0)
     world = World(memory.survivor("kill", rng), cloud.survivor("kill", rng), model.copy())
     world.numbers = 1000
+    if kind == "split":
+        world.delete_before = max(model.given) - 4
+    if {first, second} & BESIDE.keys():
+        world.beside = world.opened(world.fs, world.cloud_fs, read_only=True)
+        list(world.topic_of(True).read())  # it has been reading for a while
     if first.startswith("close"):
         append(world)  # else there is nothing to do at the end
     return world
