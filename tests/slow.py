@@ -60,6 +60,7 @@ SLOW = (
     "tests/store/test_open_interrupted.py",
     "tests/store/test_preview.py",
     "tests/store/test_read_only_writes_nothing.py",
+    "tests/store/test_reader_beside.py",
     "tests/store/test_refused_memory.py",
     "tests/store/test_reopened_keys.py",
     "tests/store/test_retention.py",

@@ -623,6 +623,8 @@ def _split(world: World) -> None:
         world.store.archive(TOPIC)
     for at in range(RECORDS):
         append(world, key=HOT if at % 3 == 0 else b"k%d" % (at % 5))
+    world.topic.delete_records(0, 3)
+    world.model.start = world.model.start_at_most = 3
 
 
 def world_of(first: str, second: str) -> World:

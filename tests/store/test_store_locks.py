@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -216,6 +217,8 @@ def test_a_view_stays_only_with_its_partition(store: Store) -> None:
     assert registry.view("busy", 0) is view
     where = partitions.place("busy", 0)[0]
     registry.replace({**registry.entries, "busy": entry.placed({0: (where, "/elsewhere/busy-0")})})
+    assert registry.view("busy", 0) is view, "it finds the partition where it was moved to"
+    registry.replace({**registry.entries, "busy": replace(entry, id=uuid.uuid4())})
     assert registry.view("busy", 0) is None
     assert view not in registry.writers
     registry.put(entry, {0: view})

@@ -173,7 +173,7 @@ class Registry:
             return gone
 
     def replace(self, entries: Mapping[str, TopicEntry]) -> None:
-        """Publish another set of topics; a view stays where its partition is the same, in the same place."""
+        """Publish another set of topics; those that stay keep their views, which find a moved partition."""
         with self._lock:
             state = self.state
             views = {}
@@ -181,16 +181,7 @@ class Registry:
                 before = state.entries.get(name)
                 same = before is not None and before.id == entry.id
                 known = dict(enumerate(state.views.get(name, ()))) if same else {}
-                views[name] = _by_number(
-                    entry,
-                    {
-                        number: view
-                        for number, view in known.items()
-                        if view is not None
-                        and number in entry.directories
-                        and entry.directories[number][1] == view.directory
-                    },
-                )
+                views[name] = _by_number(entry, {at: known.get(at) for at in entry.directories})
             self.state = _made(dict(entries), views)
 
     def _publish(self, topics: Iterable[tuple[TopicEntry, Views]]) -> None:

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from stratalog.errors import ClosedError, CorruptionError, StorageError, StratalogError, again
 from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext
 from stratalog.log.names import DELETED, MOVED, parse_partition_dir
+from stratalog.log.read.reader import relisting
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.catalog import View
 from stratalog.store.logdir import LogDir
@@ -202,10 +204,12 @@ def unmoved(
     *args: P.args,
     **options: P.kwargs,
 ) -> T:
-    """Return ``look(view, …)``; look again, with its new writer, when the partition was moved meanwhile.
+    """Return ``look(view, …)``; look again, in its new place, when the partition was moved meanwhile.
 
     For a short look: a file that went with the old directory is missing, or looks like one that never was.
     """
+    if not isinstance(view, PartitionWriter):
+        return relisting(view, partial(look, view, *args, **options))
     registry = partitions.registry
     while True:
         try:
@@ -215,7 +219,7 @@ def unmoved(
         except (FileNotFoundError, CorruptionError):
             if registry.view(view.topic, view.partition) is view:
                 raise
-        after = partitions.successor(view) if isinstance(view, PartitionWriter) else None
+        after = partitions.successor(view)
         if after is None:
             return look(view, *args, **options)
         view = after

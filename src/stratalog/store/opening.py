@@ -8,6 +8,7 @@ that the settings call unfinished are created.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,10 +26,12 @@ from stratalog.errors import (
     StorageError,
     StratalogError,
 )
+from stratalog.format.settings import Settings
 from stratalog.fs.contract import is_device_failure, is_refusal
 from stratalog.log.check.damage import UNKNOWN, Damage
 from stratalog.log.check.repair import RepairReport
 from stratalog.log.names import partition_dir
+from stratalog.log.read.follower import STILL_NS
 from stratalog.log.write.recovery import OpenAs, RecoveryReport, open_partition
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.catalog import Place, TopicEntry
@@ -78,6 +81,8 @@ class Opening:
         self._archives = partitions.archives
         self._config = partitions.config
         self._read_only = partitions.read_only
+        self._seen: tuple[tuple[int, int], ...] = ()
+        """The log directories when they were last loaded, if they were not changing."""
         self._loading = locks.lock("listing")
         """Held for a listing, I/O and all, and its publication: an older one must not replace a newer one."""
         self.on_wake: Callable[[], None] = lambda: None
@@ -96,7 +101,7 @@ class Opening:
     def load(self) -> None:
         """Read settings and listings anew: which topics there are and where their partitions lie."""
         with self._loading:
-            settings = self._settings.load(read_only=self._read_only)
+            settings, listings = self._settings_and_listings()
             hidden = {
                 name: known.creating
                 for name, known in settings.topics.items()
@@ -107,8 +112,6 @@ class Opening:
                 name: {} for name in settings.topics if hidden.get(name) != 0
             }
             ids: dict[str, uuid.UUID | None] = {}
-            listings = self._listings()
-            self.check_usable()
             for each, listing in listings.items():
                 for (topic, partition), directory in sorted(listing.items()):
                     if self._finish_deletion(each, directory):
@@ -120,7 +123,36 @@ class Opening:
                         ids[topic] = each.read_topic_id(directory)
                     twin = places[topic].get(partition)
                     places[topic][partition] = self._one_of(twin, (each, directory))
+            followed = self._registry.state.views
             self._registry.replace({name: self._entry(name, ids, found) for name, found in places.items()})
+            for name, views in followed.items():
+                for view in views:
+                    if view is not None and self._registry.view(name, view.partition) is not view:
+                        self._context.handles.forget_below(view.directory)  # its topic was deleted
+
+    def look(self) -> None:
+        """Load again if anything changed in a log directory: a stat for each while nothing did."""
+        seen: tuple[tuple[int, int], ...] = ()
+        with suppress(FileNotFoundError, StorageError):
+            stats = [self._context.fs.stat(each.path) for each in self._dirs.online()]
+            seen = tuple((stat.mtime_ns, stat.inode) for stat in stats)
+        if not seen or seen != self._seen:
+            looked_at = time.time_ns()
+            self.load()
+            changed = max((mtime for mtime, _ in seen), default=0)
+            self._seen = seen if looked_at - changed > STILL_NS else ()
+
+    def _settings_and_listings(self) -> tuple[Settings, dict[LogDir, Listing]]:
+        """Read both; beside a holder again until no change of the settings came between."""
+        settings = self._settings.load(read_only=self._read_only)
+        for _ in range(MAX_LISTINGS):
+            before, listings = settings, self._listings()
+            self.check_usable()
+            if self._read_only:
+                settings = self._settings.load(read_only=True)
+            if settings == before:
+                break
+        return settings, listings
 
     def check_usable(self) -> None:
         """Raise LogDirOfflineError if every log directory is offline: nothing is known of an unread store."""

@@ -88,12 +88,12 @@ class Partitions:
             raise again(self.closed)
 
     def entry(self, name: str) -> TopicEntry:
-        """Return a topic by name; a read-only store looks at its directories again before it gives up."""
+        """Return a topic by name; a read-only store looks first whether its directories have changed."""
         self.check_open()
-        entry = self.registry.topic(check_text("topic", name))
-        if entry is None and self.read_only:
-            self.opening.load()
-            entry = self.registry.topic(name)
+        check_text("topic", name)
+        if self.read_only:
+            self.opening.look()
+        entry = self.registry.topic(name)
         if entry is None:
             known = ", ".join(sorted(self.entries)[:10]) or "none yet"
             raise UnknownTopicError(f"no topic {name!r}; there are: {known}")

@@ -19,7 +19,7 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import FileSystem, HandleCache, RealFileSystem
 from stratalog.log.context import Clock, LogContext, SystemClock
 from stratalog.log.read.archived_segment import ArchivedSegment
-from stratalog.log.read.follower import STILL_NS, PartitionFollower
+from stratalog.log.read.follower import PartitionFollower
 from stratalog.log.read.reader import Isolation
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write.segment_list import aborted_in, of_segments
@@ -54,6 +54,7 @@ class ArchiveView:
         self._archive = archive
         self._lock = locks.lock("archive-view")
         self._manifest: Manifest | None = None
+        self._deleted = False
         self._segments: dict[str, ArchivedSegment] = {}
         self._listed: tuple[Segment, ...] = ()
         self._read_s = time.monotonic()
@@ -71,6 +72,8 @@ class ArchiveView:
         return (segments[-1].next_offset or 0) if segments else self.log_start_offset
 
     def segments(self) -> tuple[Segment, ...]:
+        if self._deleted:
+            raise UnknownTopicError(f"topic {self.topic} was deleted")
         return self._listed
 
     def leader_epochs(self) -> list[tuple[int, int]]:
@@ -114,6 +117,8 @@ class ArchiveView:
         self._read_s = time.monotonic()
 
     def _take(self, manifest: Manifest | None) -> None:
+        gone = manifest is None or manifest.deleted
+        self._deleted = gone and (self._deleted or self._manifest is not None)
         self._manifest = manifest
         found: dict[str, ArchivedSegment] = {}
         if manifest is not None and not manifest.deleted:
@@ -158,7 +163,6 @@ class ReadOnlyLogs:
         self.local: Partitions | None = None
         self._url = archive
         self._lock = locks.rlock("read-only")
-        self._seen: tuple[tuple[int, int], ...] = ()
         self._archive: Archive | None = None
         self._archived: dict[str, _ArchivedTopic] = {}
         self._views: dict[tuple[str, int], ArchiveView] = {}
@@ -176,13 +180,7 @@ class ReadOnlyLogs:
             if self.local is None:
                 self._list_archive()
                 return
-            stats = [self.context.fs.stat(each.path) for each in self.local.dirs.online()]
-            seen = tuple((stat.mtime_ns, stat.inode) for stat in stats)
-            if seen and seen == self._seen:
-                return
-            self.local.opening.load()
-            changed_lately = time.time_ns() - max((mtime for mtime, _ in seen), default=0) < STILL_NS
-            self._seen = () if changed_lately else seen
+            self.local.opening.look()
 
     def _list_archive(self) -> None:
         if self._url and not self._archived:

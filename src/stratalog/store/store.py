@@ -56,7 +56,7 @@ from stratalog.log.write.writer import PartitionWriter
 from stratalog.store import topic_import
 from stratalog.store.admin.control import Progress
 from stratalog.store.background import Background
-from stratalog.store.catalog import MAX_PARTITIONS, TopicEntry, new_topic
+from stratalog.store.catalog import MAX_PARTITIONS, new_topic
 from stratalog.store.journal.journal import Committed, Journal
 from stratalog.store.lifecycle.erasing import erase
 from stratalog.store.lifecycle.lifecycle import Janitor, Lifecycle, Round
@@ -69,6 +69,7 @@ from stratalog.store.lifecycle.reports import (
     log_dir_numbers,
     partition_numbers,
 )
+from stratalog.store.opening import MAX_LISTINGS
 from stratalog.store.partitions import Partitions, check_partition
 from stratalog.store.paths import Paths, absolute_places, path_list, path_of
 from stratalog.store.settings import remembered
@@ -431,7 +432,7 @@ class Store:
         partition = check_number("partition", partition)
         if dry_run:
             with self.partitions.claims.claim((name, partition)):
-                return self._try_repair(partitions.entry(name), partition, action)
+                return self._try_repair(name, partition, action)
         with self.partitions.claims.claim((name, partition)), partitions.changes.of(name):
             entry = partitions.entry(name)
             if partitions.is_missing(entry, partition):
@@ -465,20 +466,30 @@ class Store:
                 partitions.opening.open_and_publish(entry, {partition: start})
                 self.topic(name).refresh_writers()
 
-    def _try_repair(self, entry: TopicEntry, partition: int, action: str) -> RepairReport:
-        """Report what a repair would do, with its own handles; the partition stays open."""
-        partitions = self.partitions
-        check_partition(entry, partition)
-        if partitions.is_missing(entry, partition):
+    def _try_repair(self, name: str, partition: int, action: str) -> RepairReport:
+        """Report what a repair would do, with its own handles; the partition stays open.
+
+        Beside a holder, which may move or replace what is looked at, it looks again in the place of now.
+        """
+        partitions, fs = self.partitions, self.partitions.context.fs
+        for _ in range(MAX_LISTINGS if self.read_only else 1):
+            entry = partitions.entry(name)
+            check_partition(entry, partition)
+            missing = partitions.is_missing(entry, partition)
+            if not missing:
+                _, directory = partitions.place(name, partition)
+                with closing(HandleCache(fs)) as handles:
+                    context = LogContext(fs, handles, partitions.context.clock)
+                    where = (context, directory, name, partition, entry.config(self.config))
+                    try:
+                        return repair_partition(*where, action=action, dry_run=True)
+                    except FileNotFoundError as error:
+                        gone = error
+            if self.read_only:
+                partitions.opening.load()
+        if missing:
             return partitions.opening.give_up(entry, partition, action=action, dry_run=True)
-        _, directory = partitions.place(entry.name, partition)
-        inside = partitions.context
-        with closing(HandleCache(inside.fs)) as handles:
-            context = LogContext(inside.fs, handles, inside.clock)
-            config = entry.config(self.config)
-            return repair_partition(
-                context, directory, entry.name, partition, config, action=action, dry_run=True
-            )
+        raise StorageError(f"{directory} changes all the time; try again") from gone
 
     # -- the life of segments ---------------------------------------------------------------------------
 

@@ -158,7 +158,7 @@ def check_standing_still(
             inode = segment.inode()
             checked = check_segment(segment, progress)
             checked.inode = inode
-            if not checked.damages or segment.inode() == inode:
+            if not checked.damages or (segment.inode() == inode and not view.replaced(segment)):
                 return checked
         except FileNotFoundError:
             checked = None
@@ -182,13 +182,13 @@ def _segment_at(view: LogView, base_offset: int) -> Segment | None:
 
 def _check_gap(view: LogView, before: CheckedSegment, after: CheckedSegment) -> None:
     """Record the offsets missing between two neighbours, unless the log changed there meanwhile."""
-    if _missing(before, before.segment, after) is None:
-        return
-    view.refresh()
-    current = _segment_at(view, before.segment.base_offset)
-    if current is None:
-        return  # the head of the log was deleted
     try:
+        if _missing(before, before.segment, after) is None:
+            return
+        view.refresh()
+        current = _segment_at(view, before.segment.base_offset)
+        if current is None:
+            return  # the head of the log was deleted
         lost = _missing(before, current, after)
     except FileNotFoundError:
         return

@@ -10,10 +10,11 @@ from __future__ import annotations
 import posixpath
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise, zip_longest
+from typing import NamedTuple, TypeVar
 
 from stratalog import locks
 from stratalog.errors import CorruptionError, FormatError
@@ -29,7 +30,7 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import FileStat
 from stratalog.log.context import LogContext
 from stratalog.log.names import MAX_OFFSET, TAIL, segment_name
-from stratalog.log.read.reader import MAX_RELISTS, Isolation, or_gone, segment_index
+from stratalog.log.read.reader import Isolation, or_gone, relisting, segment_index
 from stratalog.log.segment.directory_state import SegmentFiles, settled_view
 from stratalog.log.segment.segment import Segment, owner_of, scan_file
 from stratalog.log.write.producers import ProducerState, load_snapshot, replay
@@ -37,7 +38,10 @@ from stratalog.log.write.segment_list import aborted_in, of_segments, with_cold
 from stratalog.log.write.sync import read_tail
 from stratalog.model import SegmentInfo, SegmentState
 
+T = TypeVar("T")
 POLL_S = 0.01
+MAX_MOVES = 10
+"""A partition is looked for so often at most where it was moved to; a raw miss is an error after that."""
 MAX_SEGMENT_BYTES = 2**31 - 1
 STILL_NS = 50_000_000
 """A directory changed less than this before it was listed may change again without its time moving."""
@@ -195,13 +199,25 @@ class _Unsynced:
         return min((each.base_offset for each in segments if each.unsynced), default=last)
 
 
+class _Look(NamedTuple):
+    """What one look at the directory found. Replaced whole: no reader sees a part of it."""
+
+    stamp: tuple[int, int] = (-1, -1)
+    segments: tuple[Segment, ...] = ()
+    stats: Mapping[int, FileStat] = {}
+    """The log of each segment when it was listed, so that another file under its name is noticed."""
+    snapshots: tuple[int, ...] = ()
+    cold: tuple[Segment, ...] = ()
+    tail: Tail | None = None
+    log_start: int = 0
+
+
 class PartitionFollower:
     """The `LogView` of a directory.
 
-    ``log_start`` returns the checkpointed log start offset, ``cold`` the archived segments; both are asked
-    when the directory changed, because nothing leaves it unnoticed. ``find_again`` is asked when the
-    directory is gone or belongs to another topic: it returns where the partition is now, and its ``cold``, or
-    raises.
+    ``log_start`` returns the checkpointed log start offset, ``cold`` the archived segments. ``find_again`` is
+    asked when the directory is gone or belongs to another topic: it returns where the partition is now, and
+    its ``cold``, or raises.
     """
 
     def __init__(
@@ -223,14 +239,10 @@ class PartitionFollower:
         self._log_start = log_start
         self._cold_of = cold
         self._find_again = find_again
-        self._cold: tuple[Segment, ...] = ()
         self._lock = locks.rlock("follower")
-        self._segments: tuple[Segment, ...] = ()
-        self._snapshots: tuple[int, ...] = ()
-        self._stats: dict[int, FileStat] = {}
-        """The log of each segment when it was listed, so that another file under its name is noticed."""
-        self._seen = (-1, -1)
-        self._tail: Tail | None = None
+        self._last = _Look()
+        self._whole = False
+        """False while a look is under way, and after one that was cut short: the next one begins anew."""
         self._owner = PartitionId(NO_TOPIC_ID if topic_id is None else topic_id.bytes, partition)
         self._unsynced = _Unsynced(context, topic, partition)
         self._producers: tuple[ProducerState, int] | None = None
@@ -243,84 +255,87 @@ class PartitionFollower:
 
     @property
     def log_start_offset(self) -> int:
-        segments = self.segments()
-        return max(self._log_start(), segments[0].base_offset if segments else 0)
+        last = self._last
+        segments = with_cold(last.cold, last.segments)
+        return max(last.log_start, segments[0].base_offset if segments else 0)
 
     @property
     def next_offset(self) -> int:
-        segments = self._segments
-        if not segments:
-            return self._log_start()
-        return segments[-1].next_offset or 0
+        last = self._last
+        return (last.segments[-1].next_offset or 0) if last.segments else last.log_start
 
     def segments(self) -> tuple[Segment, ...]:
-        local = self._segments  # first: a segment leaves it only after it is among the archived ones
-        return with_cold(self._cold, local)
+        last = self._last
+        return with_cold(last.cold, last.segments)
 
     def local_segments(self) -> tuple[Segment, ...]:
-        return self._segments
+        return self._last.segments
 
     def cold_segments(self) -> tuple[Segment, ...]:
         """Return the archived segments, including those that are still here."""
-        return self._cold
+        return self._last.cold
 
     def end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
-        end = self.next_offset
-        tail = self._tail
+        end, tail = self.next_offset, self._last.tail
         if tail is not None:
             end = max(end, tail.synced_offset)
         if tail is not None and not tail.read_past_high_watermark:
             end = min(end, max(tail.high_watermark, self.log_start_offset))
         if isolation == "read_committed":
-            with self._lock:
-                return max(self._replayed(end).last_stable_offset(end), self.log_start_offset)
+            stable = self._again(lambda: self._replayed(end).last_stable_offset(end))
+            return max(stable, self.log_start_offset)
         return end
 
     def keyed_end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
         return self.end_offset(isolation)
 
     def replaced(self, segment: Segment) -> bool:
-        if _has(self._cold, segment):
+        last = self._last
+        if _has(last.cold, segment):
             return False
-        if not _has(self._segments, segment):
+        if not _has(last.segments, segment):
             return True
         try:
             stat = self.context.fs.stat(segment.path())
         except FileNotFoundError:
             return True
-        listed = self._stats.get(segment.base_offset)
+        listed = last.stats.get(segment.base_offset)
         if listed is None or segment.is_active:  # which grows
             return listed is None or stat.inode != listed.inode
         return stat.identity != listed.identity
 
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
-        for _ in range(MAX_RELISTS):
-            with suppress(FileNotFoundError):
-                return self._aborted_now(start, end)
-            self.refresh()
-        return self._aborted_now(start, end)
+        return self._again(lambda: self._aborted_now(start, end))
+
+    def _again(self, look: Callable[[], T]) -> T:
+        """Run ``look`` under the lock; again when a file was removed, replaced or moved meanwhile."""
+
+        def locked() -> T:
+            with self._lock:
+                return look()
+
+        return relisting(self, locked)
 
     def _aborted_now(self, start: int, end: int) -> list[AbortedTxn]:
         """Raise FileNotFoundError if a segment was replaced: its index may have been gone when read."""
-        with self._lock:
-            segments = self.segments()
-            self._replayed(self.next_offset)
-            found = [
-                txn
-                for _, told in sorted(self._aborted.items())
-                for txn in told
-                if txn.last_offset >= start and txn.first_offset < end
-            ]
-            for segment in reversed(segments[:-1]):
-                if segment.next_offset is not None and segment.next_offset <= start:
-                    break
-                if segment.base_offset >= self._aborted_from:
-                    continue
-                with or_gone(self, segment):
-                    listed = aborted_in([segment], start, end)
-                    found = [txn for txn in listed if txn.last_offset < self._aborted_from] + found
-                if self.replaced(segment):
-                    raise FileNotFoundError(segment.path())
+        segments = self.segments()
+        self._replayed(self.next_offset)
+        found = [
+            txn
+            for _, told in sorted(self._aborted.items())
+            for txn in told
+            if txn.last_offset >= start and txn.first_offset < end
+        ]
+        for segment in reversed(segments[:-1]):
+            if segment.next_offset is not None and segment.next_offset <= start:
+                break
+            if segment.base_offset >= self._aborted_from:
+                continue
+            with or_gone(self, segment):
+                listed = aborted_in([segment], start, end)
+                found = [txn for txn in listed if txn.last_offset < self._aborted_from] + found
+            if self.replaced(segment):
+                raise FileNotFoundError(segment.path())
         return found
 
     def wait(self, offset: int, timeout_s: float, isolation: Isolation = "read_uncommitted") -> bool:
@@ -337,46 +352,53 @@ class PartitionFollower:
     # -- looking -----------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Look again: two stats when nothing changed."""
-        try:
-            self._look()
-        except FileNotFoundError:
-            self._follow_move()
-            self._look()
+        """Look again: a few stats when nothing changed."""
+        for _ in range(MAX_MOVES):
+            try:
+                self._look()
+                return
+            except FileNotFoundError:
+                owner = owner_of(self.context.fs, self.directory, self.partition)  # before the store is asked
+                found = self._find_again()  # takes locks of the store, which come before this one
+                if found is None:
+                    raise
+            with self._lock:
+                if found[0] == self.directory:
+                    self._owner = owner  # it is this topic all the same: another broker wrote its id, or none
+                self.directory, self._cold_of = found
+                self._whole = False
+        self._look()
 
     def _look(self) -> None:
         with self._lock:
+            whole, self._whole = self._whole, False
+            last = self._last if whole else _Look()
+            if not whole:
+                self._producers, self._aborted = None, {}
             if self._owner.topic_id == NO_TOPIC_ID:
                 self._check_owner()
-            tail, segments = self._read_tail(), self._segments
-            stat = self.context.fs.stat(self.directory)
-            seen = (stat.mtime_ns, stat.inode)
-            if seen != self._seen or not segments:
+            tail, stat = self._read_tail(), self.context.fs.stat(self.directory)
+            found = last._replace(tail=tail)
+            stamp = (stat.mtime_ns, stat.inode)
+            if stamp != last.stamp or not last.segments:
                 self._check_owner()
                 listed_at = time.time_ns()
-                segments = self._list(tail)
-                self._seen = seen if listed_at - stat.mtime_ns > STILL_NS else (-1, -1)
+                found = self._list(last, tail)
+                if listed_at - stat.mtime_ns > STILL_NS:
+                    found = found._replace(stamp=stamp)
             cold = self._cold_of()
-            self._unsynced.mark(segments, tail)
-            if segments:
-                self._extend(segments[-1], tail)
-            # Readers take no lock. In this order they never see an end that the segments do not reach.
-            self._cold = cold
-            self._segments = segments
-            self._tail = tail
-
-    def _follow_move(self) -> None:
-        """Continue in the directory that the partition was moved to."""
-        owner = owner_of(self.context.fs, self.directory, self.partition)  # before the store is asked
-        found = self._find_again()  # takes locks of the store, which come before this one
-        if found is None:
-            raise FileNotFoundError(self.directory)
-        with self._lock:
-            if found[0] == self.directory:
-                self._owner = owner  # it is this topic all the same: another broker wrote its id, or none
-            self.directory, self._cold_of = found
-            self._segments, self._stats, self._seen = (), {}, (-1, -1)
-            self._producers, self._aborted = None, {}
+            self._unsynced.mark(found.segments, tail)
+            if found.segments and not self._extend(found.segments[-1], tail):
+                found = found._replace(stamp=(-1, -1))
+            # Last: a log start moves before anything leaves the list, and leaves a directory after its log.
+            log_start = self._log_start()
+            if self.context.fs.stat(self.directory).inode != stat.inode:
+                raise FileNotFoundError(self.directory)
+            gone = set(self._last.segments).difference(found.segments)
+            self._last = found._replace(cold=cold, log_start=log_start)
+            self._whole = True
+        for segment in gone:
+            segment.forget()  # or its file stays open, and its space in use
 
     def _check_owner(self) -> None:
         """Raise FileNotFoundError if the directory belongs to another topic: this one was deleted."""
@@ -392,14 +414,14 @@ class PartitionFollower:
             self._check_owner()
             return None
 
-    def _list(self, tail: Tail | None) -> tuple[Segment, ...]:
+    def _list(self, last: _Look, tail: Tail | None) -> _Look:
         view, stats = settled_view(self.context.fs, self.directory)
-        known = {segment.base_offset: segment for segment in self._segments}
+        known = {segment.base_offset: segment for segment in last.segments}
         found: list[Segment] = []
         now: dict[int, FileStat] = {}
         for files in view.segments:
             old = known.get(files.base_offset)
-            before, stat = self._stats.get(files.base_offset), stats[files.log]
+            before, stat = last.stats.get(files.base_offset), stats[files.log]
             now[files.base_offset] = stat
             same = before is not None and before.identity == stat.identity
             if same and old is not None and not old.is_active and old.suffix == files.suffix:
@@ -409,7 +431,6 @@ class PartitionFollower:
             # A name may mean another file than it did: what is open or parsed under it must go.
             segment.forget()
             found.append(segment)
-        self._stats = now
         for segment, following in pairwise(found):
             segment.next_offset = following.base_offset
         if not found and tail is not None and tail.synced_offset > self._log_start():
@@ -419,12 +440,11 @@ class PartitionFollower:
         self._unsynced.mark(found, tail)
         self._unsynced.cut_torn(found)
         if found:
-            last = found[-1]
-            live = known.get(last.base_offset)
-            going_on = isinstance(live, LiveSegment) and live.suffix == last.suffix
-            found[-1] = live if going_on and live is not None else self._live(last, tail)
-        self._snapshots = view.snapshots
-        return tuple(found)
+            newest = found[-1]
+            live = known.get(newest.base_offset)
+            going_on = isinstance(live, LiveSegment) and live.suffix == newest.suffix
+            found[-1] = live if going_on and live is not None else self._live(newest, tail)
+        return _Look(segments=tuple(found), stats=now, snapshots=view.snapshots, tail=tail)
 
     def segment_of(self, files: SegmentFiles) -> Segment:
         """Build a segment from the files of a listing, with their current names."""
@@ -467,8 +487,8 @@ class PartitionFollower:
         if found is not None and found.last_offset == last[0]:
             live.size, live.next_offset = last[1], found.base_offset
 
-    def _extend(self, segment: Segment, tail: Tail | None) -> None:
-        """Extend the live segment to the last whole valid batch."""
+    def _extend(self, segment: Segment, tail: Tail | None) -> bool:
+        """Extend the live segment to the last whole valid batch; False if its file is gone."""
         try:
             with segment.open_log() as file:
                 size = file.size()
@@ -477,41 +497,41 @@ class PartitionFollower:
                 expect = segment.next_offset if segment.contiguous else None
                 for at, _, found in scan_file(file, segment.size, size, check_crc=True, expect=expect):
                     if found.n == 0 or found.first_base_offset < (segment.next_offset or 0):
-                        return
+                        break
                     segment.size = at + found.end
                     segment.next_offset = found.last_offset + 1
         except FileNotFoundError:
-            self._seen = (-1, -1)
+            return False
+        return True
 
     def _replayed(self, end: int) -> ProducerState:
-        """Return the producer state as of ``end``, continuing from the last call."""
-        for _ in range(MAX_RELISTS):
-            with suppress(FileNotFoundError):
-                return self._replayed_now(end)
+        """Return the producer state as of ``end``, continuing from the last call. Call it under the lock."""
+        try:
+            return self._replayed_now(end)
+        except BaseException:
             self._producers, self._aborted = None, {}  # half carried on: begin anew
-            self._look()
-        return self._replayed_now(end)
+            raise
 
     def producer_entries(self) -> list[ProducerEntry]:
         """Return the producers as of the end of the log."""
-        with self._lock:
-            return self._replayed(self.next_offset).to_entries()
+        return self._again(lambda: self._replayed(self.next_offset).to_entries())
 
     def _replayed_now(self, end: int) -> ProducerState:
+        segments = self._last.segments
         if self._producers is None:
-            limit = self._unsynced.first_of(self._segments)
+            limit = self._unsynced.first_of(segments)
             self._producers = load_snapshot(
-                self.context, self.directory, self._snapshots, limit, expiration_ms=2**63 - 1
+                self.context, self.directory, self._last.snapshots, limit, expiration_ms=2**63 - 1
             )
-            first = self._segments[0].base_offset if self._segments else 0
+            first = segments[0].base_offset if segments else 0
             self._aborted_from = max(self._producers[1], first)
         state, at = self._producers
         if at < end:
-            for segment in self._segments:
+            for segment in segments:
                 if segment.next_offset is None or segment.next_offset > at:
                     self._aborted.setdefault(segment.base_offset, [])
-            replay(state, self._segments, at, end, self._aborted)
-            for segment in self._segments[:-1]:
+            replay(state, segments, at, end, self._aborted)
+            for segment in segments[:-1]:
                 if (segment.next_offset is None or segment.next_offset > at) and self.replaced(segment):
                     raise FileNotFoundError(segment.path())
             self._producers = (state, end)

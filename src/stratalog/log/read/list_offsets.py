@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeVar
 
 from stratalog.errors import FormatError, InvalidArgumentError, OffsetOutOfRangeError
@@ -17,11 +18,11 @@ from stratalog.log.read.gaps import check_joined
 from stratalog.log.read.reader import (
     Isolation,
     LogView,
-    Relists,
     aborted_rows,
     decode_rows,
     iter_chunks,
     or_gone,
+    relisting,
     segments_between,
 )
 from stratalog.log.segment.segment import Segment
@@ -131,6 +132,10 @@ def list_offset(
     if spec is OffsetSpec.MAX_TIMESTAMP:
         return _relisting(view, lambda: _max_timestamp(view, isolation))
     view.refresh()
+    return relisting(view, lambda: _named(view, spec, isolation))
+
+
+def _named(view: OffsetsView, spec: OffsetSpec, isolation: Isolation) -> ListedOffset | None:
     if spec is OffsetSpec.LATEST:
         epochs = _epochs(view)
         return ListedOffset(view.end_offset(isolation), leader_epoch=epochs[-1][0] if epochs else -1)
@@ -149,12 +154,17 @@ def list_offset(
 def end_of_epoch(view: OffsetsView, epoch: int) -> EpochEnd:
     """Return the largest known leader epoch up to ``epoch`` and where it ends (OffsetsForLeaderEpoch)."""
     view.refresh()
-    return end_offset_for_epoch(_epochs(view), epoch, view.next_offset)
+    return relisting(view, lambda: end_offset_for_epoch(_epochs(view), epoch, view.next_offset))
 
 
 def _epochs(view: OffsetsView) -> list[tuple[int, int]]:
+    """Return the epochs of a partition. FileNotFoundError if its directory is gone: it may have moved."""
+    fs, directory = view.context.fs, view.directory
     try:
-        return read_epochs(view.context.fs, view.directory)
+        epochs = read_epochs(fs, directory)
+        if not epochs and not fs.exists(directory):
+            raise FileNotFoundError(directory)
+        return epochs
     except FormatError as error:
         view.context.warn(f"{view.directory}: {error}; no leader epoch is known")
         return []
@@ -170,14 +180,9 @@ def offset_for_time(
 def _relisting(view: LogView, find: Callable[[], T]) -> T:
     """Run ``find``, again when a file was replaced or removed meanwhile."""
     view.refresh()
-    relists = Relists(view)
     while True:
-        try:
-            return find()
-        except OffsetOutOfRangeError:
-            continue  # records were deleted: it begins with the log start again
-        except FileNotFoundError as error:
-            relists.again(error)
+        with suppress(OffsetOutOfRangeError):  # records were deleted: it begins with the log start again
+            return relisting(view, find)
 
 
 def _offset_for_time(view: LogView, timestamp: int, isolation: Isolation) -> ListedOffset | None:

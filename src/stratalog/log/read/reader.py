@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from operator import attrgetter
 from types import TracebackType
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from stratalog import locks
 from stratalog.errors import CorruptionError, InvalidArgumentError, OffsetOutOfRangeError
@@ -31,6 +31,7 @@ from stratalog.log.read.gaps import check_joined, missing_in
 from stratalog.log.segment.segment import Segment, Start
 from stratalog.model import Record
 
+T = TypeVar("T")
 SkipDamaged = bool | Callable[[Damage], None]
 Isolation = Literal["read_uncommitted", "read_committed"]
 END = 2**63 - 1
@@ -159,6 +160,16 @@ class Relists:
         self._view.refresh()
 
 
+def relisting(view: LogView, look: Callable[[], T]) -> T:
+    """Return ``look()``; look again when a file was removed, replaced or moved meanwhile."""
+    relists = Relists(view)
+    while True:
+        try:
+            return look()
+        except FileNotFoundError as error:
+            relists.again(error)
+
+
 class or_gone:  # noqa: N801 - reads as `with or_gone(…):`
     """Turn CorruptionError into FileNotFoundError for a segment that was replaced meanwhile."""
 
@@ -205,12 +216,12 @@ def iter_chunks(
     offset, relists = start, Relists(view)
     while offset < end:
         segments = view.segments()
-        if not segments:
-            return
         if pass_deleted:
             offset = max(offset, view.log_start_offset)
         else:
             check_not_passed(view, offset)
+        if not segments:
+            return
         segment = segments[-1]
         try:
             for segment, following, stop in segments_between(segments, offset, end):

@@ -19,7 +19,7 @@ from stratalog.log.clean import Target, count_keys, erase_keys, erase_segment
 from stratalog.log.segment.segment import Segment
 from stratalog.store.admin.control import Progress
 from stratalog.store.lifecycle.reports import EraseReport
-from stratalog.store.moving import or_missing
+from stratalog.store.moving import or_missing, unmoved
 
 if TYPE_CHECKING:
     from stratalog.log.write.writer import PartitionWriter
@@ -81,10 +81,10 @@ class _Erasing:
             if self._dry_run:
                 view = self._partitions.view(name, number)
                 view.refresh()
-                if not view.local_segments():
-                    return
-                self._count_unreached(view)
-                self._add(label, count_keys(view, self._keys, progress=report, stop=stop))
+                if view.local_segments():
+                    done = unmoved(self._partitions, view, count_keys, self._keys, progress=report, stop=stop)
+                    self._add(label, done)
+                    self._count_unreached(view)
                 return
             writer = self._partitions.writer(name, number)
             with or_missing(writer):

@@ -92,8 +92,8 @@ class Tier:
         self.directory = directory
         self.lock = locks.rlock("tier")
         """Held during a change of the archive, I/O and all."""
-        self.manifest: Manifest | None = None
-        self.local_start_offset = 0
+        self._known: tuple[Manifest | None, int] = (None, 0)
+        """The manifest and the local start offset, replaced together."""
         self.closed = False
         """True when the partition is being moved, or was: another tier takes over."""
         self._context = context
@@ -106,21 +106,32 @@ class Tier:
         self.changed: Callable[[], None] = lambda: None
         """Called when the archive turns out to be ahead of the copy."""
 
+    @property
+    def manifest(self) -> Manifest | None:
+        return self._known[0]
+
+    @property
+    def local_start_offset(self) -> int:
+        return self._known[1]
+
     def load(self) -> None:
         """Take what the local copy says; the archive counts from the first use on."""
         try:
             copy = read_local_copy(self._context.fs, self.directory)
         except FormatError as error:
             self._context.warn(f"{error}; the archive is asked instead")
-            self.manifest, self.local_start_offset, self._confirmed = None, 0, False
+            self._known, self._confirmed = (None, 0), False
             try:
                 self.confirm()
             except ArchiveError as unreachable:
                 self._context.warn(f"{self.directory}: what is archived is not known: {unreachable}")
             return
         if copy is not None:
-            self.manifest, self.local_start_offset = copy
-            self._saved, self._confirmed = self.manifest, False
+            self._known, self._saved, self._confirmed = (
+                (copy.manifest, copy.local_start_offset),
+                copy.manifest,
+                False,
+            )
 
     def save(self, local_start: int = 0) -> None:
         """Write the local copy; from then on what ends at or below ``local_start`` is no longer local."""
@@ -128,11 +139,10 @@ class Tier:
             if self.closed:
                 raise ClosedError(f"{self.directory} is no longer open")
             if self.manifest is not None:
-                start = max(self.local_start_offset, local_start)
-                manifest = self.manifest
+                manifest, start = self.manifest, max(self.local_start_offset, local_start)
                 data = pack_local(LocalCopy(manifest, start))
                 self._context.fs.write_atomic(f"{self.directory}/{ARCHIVE}", data)
-                self._saved, self.local_start_offset = manifest, start
+                self._saved, self._known = manifest, (self.manifest, start)
 
     @property
     def behind(self) -> bool:
@@ -151,15 +161,19 @@ class Tier:
         with self._mutex:
             if self._confirmed:
                 return
-            found = self.archive.manifest(refresh=True)
-            if found is not None and self.manifest is None and found.owner != self.archive.store_id:
+            while True:
+                known = self._known
+                found = self.archive.manifest(refresh=True)
+                if self._known is known:  # else the copy may be newer than what the archive said
+                    break
+            manifest, local_start = known
+            if found is not None and manifest is None and found.owner != self.archive.store_id:
                 found = None  # another store's, which a copy of it must not lean on
-            missing = _lost(self.manifest, self.local_start_offset, found)
+            missing = _lost(manifest, local_start, found)
             if missing is not None:
                 raise _not_there(self.archive, missing, found)
-            ahead = found != self.manifest
-            self.manifest, self._confirmed = found, True
-        if ahead:
+            self._known, self._confirmed = (found, local_start), True
+        if found != manifest:
             self.changed()
 
     def doubt(self) -> None:
@@ -173,7 +187,7 @@ class Tier:
 
     def committed(self) -> None:
         """The archive's manifest was changed by this process: keep a copy."""
-        self.manifest = self.archive.manifest()
+        self._known = (self.archive.manifest(), self.local_start_offset)
         self.save()
 
     def describe(self, partitions: int, overrides: dict[str, str]) -> None:
