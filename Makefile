@@ -22,6 +22,7 @@ LONG ?=
 MARKS = $(if $(LONG),-m "not interop")
 QUICK = -m "not slow and not interop and not long" --ignore=tests/spark --ignore=tests/bench --hypothesis-profile=quick --durations=5 --durations-min=2
 KAFKA := .cache/kafka-4.3.1/.ready
+DELTA := .cache/delta-4.4.0/.ready
 SPARK43 := .cache/pyspark-4.3/.ready
 SPARK43_TESTS := $(addprefix tests/spark/test_,source_filters.py source_columns.py source_live.py source_golden.py stream_queries.py sink_stream.py)
 
@@ -81,7 +82,7 @@ bench-spark: setup $(VENV)/.spark $(KAFKA) ## medians and ratios against Spark's
 	@tests/interop/need_jdk.sh maven
 	@$(PY) -m bench.spark $(BENCH)
 
-interop: setup $(VENV)/.spark $(KAFKA) ## with a real Kafka 4.3.1 broker and its dump tool (needs a JDK 17 or later, and Maven once)
+interop: setup $(VENV)/.spark $(KAFKA) $(DELTA) ## with a real Kafka 4.3.1 broker and its dump tool, and Delta Lake's connector for Spark (needs a JDK 17 or later, and Maven once)
 	@tests/interop/need_jdk.sh
 	@$(PY) -m pytest -q -m interop $(or $(TESTS),tests/interop)
 
@@ -125,7 +126,7 @@ lock: setup ## compile requirements/*.txt anew, with hashes; LOCKED=1 keeps the 
 	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev-bench --output-file requirements/bench.txt; \
 	compile $(if $(LOCKED),,--upgrade) requirements/spark43.in --output-file requirements/spark43.txt
 
-clean: ## remove the environment, caches and everything built (.cache with Kafka's jars stays)
+clean: ## remove the environment, caches and everything built (.cache with the jars stays)
 	@rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@rm -f src/stratalog/kernel/*.so src/stratalog/kernel/*.c
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -159,8 +160,12 @@ $(SPARK43): requirements/spark43.txt | setup
 	@$(if $(UV),$(UV) pip install --quiet --python $(PY) --target $(@D) --no-deps --require-hashes -r $<,$(PY) -m pip install --quiet --target $(@D) --no-deps --require-hashes -r $<)
 	@touch $@
 
-# Kafka's jars come from Maven Central once and stay in .cache.
+# Kafka's jars, and those of Delta Lake's connector, come from Maven Central once and stay in .cache.
 
 $(KAFKA): tests/interop/pom.xml | setup
 	@tests/interop/need_jdk.sh maven
 	@$(PY) tests/interop/kafka.py
+
+$(DELTA): tests/interop/delta.pom.xml | setup
+	@tests/interop/need_jdk.sh maven
+	@$(PY) -m tests.interop.delta
