@@ -41,6 +41,7 @@ from stratalog.kernel._ledger import (  # noqa: E402
     BlockSums,
     Ledger,
     add_batches,
+    now_ms,
 )
 from stratalog.kernel._produce import AppendInfo, Producer  # noqa: E402
 from stratalog.kernel._scan import find_row, index_batches, plan_run, scan_batches  # noqa: E402
@@ -81,6 +82,7 @@ __all__ = [
     "key_row",
     "key_rows",
     "murmur2",
+    "now_ms",
     "partition_for_key",
     "plan_run",
     "scan_batches",

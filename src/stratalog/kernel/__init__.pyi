@@ -136,6 +136,8 @@ IN_DOUBT: int
 ROOM_DUE: int
 NEVER: int
 
+def now_ms() -> int: ...
+
 class BlockSums:
     start: int
     end: int

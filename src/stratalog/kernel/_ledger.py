@@ -9,6 +9,8 @@ due, and the sums of the seal's open block. Nothing here decides anything: `took
 the writer acts on them. Not thread-safe by itself; `Appender` takes the partition's lock.
 """
 
+from time import time_ns as _time_ns
+
 import cython
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cython.cimports.stratalog.kernel._encode import one_record
@@ -31,6 +33,12 @@ ROOM_DUE = 8
 IN_DOUBT = -2
 BLOCK_BYTES = 65536
 NEVER = 0x7FFFFFFFFFFFFFFF
+
+
+def now_ms():
+    """The wall clock in milliseconds."""
+    now: cython.longlong = _time_ns()
+    return now // 1000000
 
 
 class BlockSums:
