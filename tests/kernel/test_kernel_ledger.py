@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+import threading
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from stratalog.kernel import IN_DOUBT, crc32c, encode_one, loader
 from stratalog.kernel import _ledger as current
+from stratalog.model import Appended
 
 INTERPRETED = loader.interpreted("_hash", "_encode", "_ledger")["_ledger"]
 
@@ -119,6 +121,74 @@ def test_a_write_that_fails_is_not_accounted_for(module: ModuleType) -> None:
     with pytest.raises(OSError, match="full"):
         ledger.append_one(refuse, b"v", None, (), 5, 0, 0, 5, 1000)
     assert (ledger.size, ledger.next_offset, ledger.max_timestamp) == (0, 0, -1)
+
+
+class Caller:
+    """Stands for the writer of an Appender: notes its calls, and whether the lock was held."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.lock, self.log, self.calls = threading.RLock(), bytearray(), list[tuple[object, ...]]()
+        self.ends = SimpleNamespace(high_watermark=0, waiting={})
+        self.active = SimpleNamespace(open_for_append=lambda: self)
+        self.ledger = module.Ledger(0, 0, 0)
+        self.appender = module.Appender(self, self.lock, lambda: 7, self.ends, Appended, 3)
+        self.appender.renew(self.ledger, False, 0, 0, 200, True, False)
+
+    def pwrite(self, data: bytes, position: int) -> None:
+        if data.endswith(b"full\0"):
+            raise OSError("full")
+        self.log[position:] = data
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: object) -> int:
+            self.calls.append((name, self.held(), *args))
+            return 70
+
+        return call
+
+    def held(self) -> bool:
+        """Return whether another thread would have to wait for the lock."""
+        free: list[bool] = []
+
+        def ask() -> None:
+            free.append(self.lock.acquire(blocking=False))
+            if free[0]:
+                self.lock.release()
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        asking.join()
+        return not free[0]
+
+
+@pytest.mark.parametrize("module", [current, INTERPRETED], ids=["current", "interpreted"])
+def test_an_appender_calls_its_writer_for_what_is_rare(module: ModuleType) -> None:
+    writer = Caller(module)
+    ledger, append = writer.ledger, writer.appender.append
+    first = append(b"v", b"k", (), None)
+    assert (first, type(first)) == ((3, 0, 7), Appended)
+    assert (writer.ends.high_watermark, ledger.in_doubt, writer.held()) == (1, False, False)
+    assert writer.calls == [("settle_one", True, 4, b"k", 7, 7)]
+    assert append(b"v", b"k", (), None) == (3, 1, 7)
+    writer.ends.waiting["somebody"] = None
+    assert append(b"v", b"k", (), None) == (3, 2, 7)
+    assert append(b"v" * 200, b"k", (), None) == (3, 70, 7)
+    assert writer.calls[1:] == [("advance", True, 3), ("write_one", True, b"v" * 200, b"k", (), 7, 7)]
+    assert len(writer.log) == ledger.size
+
+
+@pytest.mark.parametrize("module", [current, INTERPRETED], ids=["current", "interpreted"])
+def test_an_appender_stops_where_it_must(module: ModuleType) -> None:
+    writer = Caller(module)
+    append = writer.appender.append
+    with pytest.raises(OSError, match="full"):
+        append(b"full", b"k", (), None)
+    assert [(call[0], call[1]) for call in writer.calls] == [("write_failed", True)]
+    assert not writer.held()
+    assert append(b"v", b"k", (), None) is None, "the write that failed is in doubt"
+    assert not writer.appender.ready
+    assert append(b"v", b"k", (), None) is None
+    assert not writer.log
 
 
 @given(batches)

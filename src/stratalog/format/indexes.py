@@ -337,11 +337,15 @@ class TimeIndex(_Index):
 
     def extend(self, timestamps: array[int], offsets: array[int]) -> None:
         """`maybe_append` for each in turn; they never fall, as a scan of the log gives them."""
-        last = self.last()
-        before = -1 if last is None else last[0]
+        own_timestamps, own_offsets = self._ready()
+        base = self.base_offset
+        before = own_timestamps[-1] if own_timestamps else -1
         for timestamp, offset in zip(timestamps, offsets, strict=True):
             if timestamp > before:
-                self.maybe_append(timestamp, offset)
+                if not 0 <= offset - base <= MAX_RELATIVE_OFFSET:
+                    raise InvalidArgumentError(f"offset {offset} does not fit an index from {base}")
+                own_offsets.append(offset - base)
+                own_timestamps.append(timestamp)
                 before = timestamp
 
     def lookup(self, timestamp: int) -> tuple[int, int] | None:

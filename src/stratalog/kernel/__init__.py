@@ -37,9 +37,11 @@ from stratalog.kernel._ledger import (  # noqa: E402
     INDEX_ENTRY_DUE,
     NEVER,
     ROOM_DUE,
+    Appender,
     BlockSums,
     Ledger,
     add_batches,
+    now_ms,
 )
 from stratalog.kernel._produce import AppendInfo, Producer  # noqa: E402
 from stratalog.kernel._scan import find_row, index_batches, plan_run, scan_batches  # noqa: E402
@@ -53,6 +55,7 @@ __all__ = [
     "NEVER",
     "ROOM_DUE",
     "AppendInfo",
+    "Appender",
     "BlockSums",
     "DropSet",
     "KeyMap",
@@ -79,6 +82,7 @@ __all__ = [
     "key_row",
     "key_rows",
     "murmur2",
+    "now_ms",
     "partition_for_key",
     "plan_run",
     "scan_batches",

@@ -2,8 +2,9 @@
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+T = TypeVar("T")
 Bytes = bytes | bytearray | memoryview
 Numbers = array[int] | memoryview
 Header = tuple[str, bytes | None]
@@ -135,6 +136,8 @@ IN_DOUBT: int
 ROOM_DUE: int
 NEVER: int
 
+def now_ms() -> int: ...
+
 class BlockSums:
     start: int
     end: int
@@ -200,6 +203,31 @@ class Ledger:
         min_timestamp: int,
         max_timestamp: int,
     ) -> int: ...
+
+class Appender(Generic[T]):
+    ready: bool
+    def __init__(
+        self,
+        writer: object,
+        lock: object,
+        now_ms: Callable[[], int],
+        ends: object,
+        made: type[T],
+        partition: int,
+    ) -> None: ...
+    def renew(
+        self,
+        ledger: Ledger,
+        keyed: bool,
+        leader_epoch: int,
+        timestamp_type: int,
+        max_bytes: int,
+        needs_key: bool,
+        acks_wait: bool,
+    ) -> None: ...
+    def append(
+        self, value: bytes | None, key: bytes | None, headers: Sequence[Header] | None, timestamp: int | None
+    ) -> T | None: ...
 
 def add_batches(
     sums: BlockSums,

@@ -33,6 +33,10 @@ cdef class Ledger:
     cdef public BlockSums sums
     cdef public bint in_doubt
 
+    cpdef int append_one(
+        self, object pwrite, object value, object key, object headers, long long timestamp, int leader_epoch,
+        int timestamp_type, long long now_ms, long long max_bytes
+    )
     cpdef bint fits(
         self, long long size, long long last_offset, long long max_timestamp, long long now_ms
     )
@@ -40,3 +44,23 @@ cdef class Ledger:
         self, object data, long long size, long long base_offset, long long last_offset, long long count,
         long long min_timestamp, long long max_timestamp
     )
+
+cdef class Appender:
+    cdef object writer
+    cdef object lock
+    cdef object now_ms
+    cdef object ends
+    cdef dict waiting
+    cdef object made
+    cdef object partition
+    cdef public bint ready
+    cdef Ledger ledger
+    cdef object pwrite
+    cdef bint keyed
+    cdef int leader_epoch
+    cdef int timestamp_type
+    cdef long long max_bytes
+    cdef bint needs_key
+    cdef bint acks_wait
+
+    cdef object _append(self, object value, object key, object headers, object timestamp)

@@ -47,7 +47,7 @@ from stratalog.format import batch as batches
 from stratalog.format import producer_snapshot
 from stratalog.format import tail as tails
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.kernel import AppendInfo
+from stratalog.kernel import Appender, AppendInfo
 from stratalog.log.context import LogContext
 from stratalog.log.names import MAX_OFFSET, segment_name
 from stratalog.log.policy.roll import roll_due_idle, should_roll
@@ -70,8 +70,6 @@ HIGHEST_START = MAX_OFFSET // 2
 """A log with a higher next offset is opened read-only. No process writes as many records as are left here."""
 EXPIRY_INTERVAL_S = 600
 """How often idle producers are looked for, as in Kafka."""
-
-_new_tuple = tuple.__new__  # a named tuple's own costs a Python call
 
 
 class PartitionWriter:
@@ -106,8 +104,6 @@ class PartitionWriter:
         self._before_first_write = before_first_write
         self.on_roll = on_roll
         self._unusable: StratalogError | None = None
-        self._ready = False
-        """True when an append may go ahead: the log is usable, and a first write is prepared."""
         self.swapping = False
         """Set while files are being swapped; stays set if the swap was cut short."""
         self._refusal: Callable[[], StratalogError | None] | None = None  # see `refuse_while`
@@ -135,6 +131,8 @@ class PartitionWriter:
         self.acks_wait = config.flush_messages == 1
         self.ends = LogEnd(state.synced.offset if self.acks_wait else state.active.next_offset, self._end_now)
         """Waiters for the high watermark, the last stable offset and the synced end."""
+        self._appender = Appender(self, self.lock, self._now_ms, self.ends, Appended, partition)
+        """``ready`` when an append may go ahead: the log is usable, and a first write is prepared."""
         self.apply_config(config)
         if self.next_offset > HIGHEST_START:
             self._refuse(
@@ -150,6 +148,7 @@ class PartitionWriter:
     def apply_config(self, config: TopicConfig) -> None:
         """Apply new settings from the next append on."""
         with self.lock:
+            self._appender.ready = False
             self.config = config
             published = self.acks_wait == (config.flush_messages == 1)
             self.acks_wait = config.flush_messages == 1
@@ -202,20 +201,29 @@ class PartitionWriter:
             self._reload()
         with self.lock:
             if self._unusable is None and not self._held and self._refusal is None:
-                self._ready = True
+                admission = self.admission
+                self._appender.renew(
+                    self.active.ledger,
+                    self.active.keys is not None,
+                    self.leader_epoch,
+                    admission.timestamp_type,
+                    admission.max_batch_bytes,
+                    admission.needs_key,
+                    self.acks_wait,
+                )
 
     def exclusively(self, act: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run ``act`` under the partition's lock, on a log that can be written."""
         while True:
             with self.lock:
-                if self._ready and not self.active.ledger.in_doubt:
+                if self._appender.ready and not self.active.ledger.in_doubt:
                     return act(*args)
             self.make_usable()
 
     def _refuse(self, error: StratalogError) -> None:
         """Refuse every write from now on, with the first error given."""
         self._unusable = self._unusable or error
-        self._ready = False
+        self._appender.ready = False
 
     def _reload(self) -> None:
         """Read the partition again after an operation was cut short, as a start after a crash does.
@@ -274,7 +282,7 @@ class PartitionWriter:
     def refuse_while(self, refusal: Callable[[], StratalogError | None]) -> None:
         """Make every append call ``refusal`` first and raise the error it returns, until it returns None."""
         with self.lock:
-            self._refusal, self._ready = refusal, False
+            self._refusal, self._appender.ready = refusal, False
 
     def mark_deleted(self) -> None:
         """Make readers raise UnknownTopicError, before the files of the deleted topic go."""
@@ -287,7 +295,7 @@ class PartitionWriter:
         """In a forked child: refuse everything, touch nothing."""
         error = ForkedError("this store was opened before a fork; open it again in the child")
         self._closed = True
-        self._unusable, self._ready = error, False
+        self._unusable, self._appender.ready = error, False
         self.ends.error = error
         locks.refuse_forked(self, self.syncer)
 
@@ -411,56 +419,27 @@ class PartitionWriter:
         """Append one record: encode, write, account."""
         if self._codec:
             return append_compressed(self, Record(value, key, headers, timestamp), sync)
-        while True:
-            if not self._ready:
-                self.make_usable()
-            with self.lock:
-                if not self._ready:
-                    continue
-                now = self._now_ms()
-                admission = self.admission
-                kind = admission.timestamp_type
-                if timestamp is None or kind:
-                    timestamp = now
-                else:
-                    admission.check_timestamps(timestamp, timestamp, now)
-                if key is None and admission.needs_key:
-                    raise admission.keyless()
-                active = self.active
-                ledger = active.ledger
-                epoch, limit = self.leader_epoch, admission.max_batch_bytes
-                pwrite = (active.file or active.open_for_append()).pwrite
-                try:
-                    due = ledger.append_one(pwrite, value, key, headers, timestamp, epoch, kind, now, limit)
-                except StorageError as error:
-                    self._cut_back(active, error)
-                    raise
-                if due:
-                    if due == kernel.IN_DOUBT:
-                        self._ready = False
-                        continue
-                    if due < 0:
-                        offset = self._write_one(value, key, headers, timestamp, now)
-                        end = offset + 1
-                        break
-                    self._settle(active, due, ledger.next_offset - 1, ledger.last_position, timestamp, now)
-                end = ledger.next_offset
-                offset = end - 1
-                keys = active.sidecars.keys
-                if keys is not None and key is not None:
-                    keys.add_row(kernel.key_row(key, offset))
-                if not self.acks_wait:
-                    ends = self.ends
-                    ends.high_watermark = end
-                    if ends.waiting:
-                        self.advance(end)
-                ledger.in_doubt = False
-            break
+        while (placed := self._appender.append(value, key, headers, timestamp)) is None:
+            self.make_usable()
+        end = placed[1] + 1
         if sync or self.acks_wait or end - self._requested >= self._flush_messages:
             self._sync_to(end)
-        return _new_tuple(Appended, (self.partition, offset, timestamp))
+        return placed
 
-    def _write_one(
+    def settle_one(self, due: int, key: bytes | None, timestamp: int, now_ms: int) -> None:
+        """Do what is due with the record that was just written."""
+        active, offset = self.active, self.next_offset - 1
+        if due:
+            self._settle(active, due, offset, active.ledger.last_position, timestamp, now_ms)
+        if active.keys is not None and key is not None:
+            active.keys.add_row(kernel.key_row(key, offset))
+
+    def write_failed(self, error: Exception) -> None:
+        """Undo a write that failed; an error of another kind has written nothing."""
+        if isinstance(error, StorageError):
+            self._cut_back(self.active, error)
+
+    def write_one(
         self, value: bytes | None, key: bytes | None, headers: Sequence[Header], timestamp: int, now_ms: int
     ) -> int:
         """Write one record that the ledger cannot (too large, or a roll may be due); return its offset."""
@@ -820,6 +799,7 @@ class PartitionWriter:
         try:
             if self.active.file is None or self.active.ledger.in_doubt:
                 return False
+            self._appender.ready = False
             self.active.release_file()
             return True
         finally:
@@ -896,7 +876,7 @@ class PartitionWriter:
         with self.maintenance:
             self._held = True
             with self.lock:
-                self._ready = False
+                self._appender.ready = False
             try:
                 return act()
             finally:
