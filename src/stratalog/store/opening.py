@@ -8,6 +8,7 @@ that the settings call unfinished are created.
 
 from __future__ import annotations
 
+import posixpath
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -121,6 +122,15 @@ class Opening:
                     twin = places[topic].get(partition)
                     places[topic][partition] = self._one_of(twin, (each, directory))
             self._registry.replace({name: self._entry(name, ids, found) for name, found in places.items()})
+            if self._read_only:
+                self._close_gone({directory for found in places.values() for _, directory in found.values()})
+
+    def _close_gone(self, directories: set[str]) -> None:
+        """Close files of partitions that were moved or deleted: open, they would keep their space."""
+        handles = self._context.handles
+        for path in handles.paths():
+            if posixpath.dirname(path) not in directories:
+                handles.forget(path)
 
     def check_usable(self) -> None:
         """Raise LogDirOfflineError if every log directory is offline: nothing is known of an unread store."""

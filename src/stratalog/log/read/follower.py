@@ -423,6 +423,8 @@ class PartitionFollower:
             live = known.get(last.base_offset)
             going_on = isinstance(live, LiveSegment) and live.suffix == last.suffix
             found[-1] = live if going_on and live is not None else self._live(last, tail)
+        for gone in set(self._segments).difference(found):
+            gone.forget()  # an open file takes its space until it is closed
         self._snapshots = view.snapshots
         return tuple(found)
 
