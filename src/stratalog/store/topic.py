@@ -521,7 +521,8 @@ class Topic:
         """Return a `Completion` that is done when every offset below ``end`` is on disk; never waits itself.
 
         The store's sync thread does the work, and what is asked for meanwhile shares its next round. A failed
-        sync completes it with the error.
+        sync completes it with the error. It syncs what is written by now: an ``end`` past that is reached
+        with a later sync, as with `when`.
         """
         return self._on(partition, _durable, check_number("end", end, 0))
 
