@@ -201,19 +201,30 @@ def test_modes_share_where_they_can(tmp_path: Path) -> None:
     cache.close()
 
 
-def test_an_idle_reader_replaced_by_a_writer_is_first_to_go(tmp_path: Path) -> None:
+def test_a_reader_that_a_writer_replaces_is_closed(tmp_path: Path) -> None:
     a, b = make_files(tmp_path, 2)
-    cache = HandleCache(RealFileSystem(), 3)
-    cache.release(cache.acquire(b))
-    cache.release(cache.acquire(a))
-    writer = cache.acquire(a, "w")
+    cache = HandleCache(RealFileSystem(), 5)
+    idle = cache.acquire(a)
+    cache.release(idle)
+    used = cache.acquire(b)
+    for path in (a, b):
+        cache.release(cache.acquire(path, "w"))
+    with pytest.raises(StorageError, match="closed"):
+        idle.pread(1, 0)
+    assert used.pread(1, 0) == b"1"
     assert cache.stats().open == 3
-    cache.release(cache.acquire(a + ".new", "x"))
-    cache.release(cache.acquire(b))
-    assert cache.stats().hits == 1
-    cache.release(writer)
-    cache.close()
+    cache.forget_below(str(tmp_path))
+    assert cache.stats().open == 1
+    cache.release(used)
     assert cache.stats().open == 0
+    made = cache.acquire(a + ".new", "x")
+    cache.release(made)
+    os.remove(a + ".new")
+    cache.release(cache.acquire(a + ".new", "x"))
+    assert cache.stats().open == 1
+    with pytest.raises(StorageError, match="closed"):
+        made.pread(1, 0)
+    cache.close()
 
 
 def test_when_the_process_runs_out_first_idle_files_make_room(tmp_path: Path) -> None:

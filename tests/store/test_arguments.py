@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import stratalog
@@ -120,6 +122,11 @@ def test_the_store_opens_after_a_refused_number(tmp_path: Path) -> None:
 NO_TEXT: tuple[object, ...] = (5, 1.5, True, b"t", [], {}, object())
 NO_NAME: tuple[object, ...] = (*NO_TEXT, None)
 NO_BYTES: tuple[object, ...] = ("text", 5, 1.5, True, [b"k"], {}, object())
+NO_VIEWS = (
+    memoryview(bytes(200))[::2],
+    memoryview(array("i", bytes(200))),
+    memoryview(array("b", bytes(99))),
+)
 NO_LIST: tuple[object, ...] = (5, 1.5, True, object())
 NO_MAPPING: tuple[object, ...] = (5, 1.5, "text", ["a"], object())
 NO_RECORDS: tuple[object, ...] = (5, [{}], [5], ["text"], [()], [None], [("text",)], [(b"v", 5)], object())
@@ -176,7 +183,10 @@ TYPES: dict[str, tuple[tuple[object, ...], Call]] = {
         NO_RECORDS,
         lambda store, bad: store.topic("t").append_many(bad, partition=0),
     ),
-    "append_batches data": (NO_BYTES, lambda store, bad: store.topic("t").append_batches(0, bad)),
+    "append_batches data": (
+        (*NO_BYTES, *NO_VIEWS),
+        lambda store, bad: store.topic("t").append_batches(0, bad),
+    ),
     "read timeout_s": (NO_TIME, lambda store, bad: store.topic("t").read(0, follow=True, timeout_s=bad)),
     "read isolation": (NO_TEXT, lambda store, bad: store.topic("t").read(0, isolation=bad)),
     "scan partitions": ((*NO_LIST, "text"), lambda store, bad: store.topic("t").scan(bad)),
@@ -226,6 +236,50 @@ def test_what_is_not_a_record_is_named(
         topic.append_many([good, bad])
 
 
+NO_TABLES = {
+    "'key' must be binary, not int64": pa.table({"value": [b"v"], "key": [1]}),
+    "'value' must be binary, not int64": pa.table({"value": [1], "key": [b"k"]}),
+    "'partition' must be int32, not string": pa.table({"value": [b"v"], "partition": ["x"]}),
+    "'partition' must be int32, not double": pa.table({"value": [b"v"], "partition": [0.5]}),
+    "'partition': int64 cannot be taken": pa.table({"value": [b"v"], "partition": [2**40]}),
+    "a column 'key' twice": pa.table([[b"v"], [b"k"], [b"k"]], names=["value", "key", "key"]),
+    "a column 'partition' twice": pa.table([[b"v"], [0], [0]], names=["value", "partition", "partition"]),
+    "needs a column 'value'": pa.table({"key": [b"k"]}),
+    "no column 'values'": pa.table({"value": [b"v"], "values": [b"v"]}),
+}
+
+
+@pytest.mark.parametrize("said", NO_TABLES)
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_table_that_is_not_one_of_records_is_refused(
+    store: Store, said: str, policy: str, partitions: int
+) -> None:
+    topic, table = store.create_topic("new", partitions, {"cleanup.policy": policy}), NO_TABLES[said]
+    if partitions == 1 and said.startswith("'partition'"):
+        return  # it does not choose one there
+    if policy == "compact" and "key" not in table.schema.names and "key" not in said:
+        table = table.append_column("key", pa.array([b"k"]))
+    for each in (table, table.to_batches()[0]):
+        with pytest.raises(errors.InvalidRecordError, match=said):
+            topic.append_many(each)
+    assert topic.size_bytes() == 0
+
+
+@pytest.mark.parametrize("numbers", [pa.array([1], pa.int8()), pa.array([1]).dictionary_encode()])
+def test_any_whole_numbers_choose_partitions(store: Store, numbers: pa.Array) -> None:
+    (placed,) = store.topic("t").append_many(pa.table({"value": [b"v"], "partition": numbers}))
+    assert placed.partition == 1
+
+
+@pytest.mark.parametrize("bad", [*NO_MAPPING, [5], "x"])
+def test_settings_that_are_no_mapping_are_refused(tmp_path: Path, bad: Any) -> None:
+    for act in (stratalog.open, stratalog.connect):
+        with pytest.raises(errors.InvalidArgumentError, match="config is a mapping, not"):
+            act(tmp_path / "data", bad)
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_tuple_without_a_key_is_a_record_without_one(store: Store) -> None:
     bare: Any = [(b"v",)]
     assert sum(placed.count for placed in store.topic("t").append_many(bare)) == 1
@@ -242,6 +296,12 @@ def test_a_client_names_what_is_not_a_record(tmp_path: Path) -> None:
             client.append("t", bad)
         with pytest.raises(errors.RecordTooLargeError, match=r"record 0: larger than 32 MiB.*topic\.append"):
             client.append("t", [Record(bytes(33 << 20))])
+        none: Any
+        for none in (None, 5, "text", {}):
+            with pytest.raises(errors.InvalidArgumentError, match="records is a list of records, not"):
+                client.append("t", none)
+        (placed,) = client.append("t", iter([Record(b"v")]))
+        assert placed.count == 1
 
 
 def test_verify_wants_an_open_store() -> None:

@@ -49,6 +49,7 @@ def test_claims_are_given_to_one_at_a_time() -> None:
     assert order == ["seen", "claimed"]
     assert not claims.wanted(key)
     assert claims.held() == []
+    assert not claims._wanted, "a store has many partitions in its life"
 
 
 def test_closed_claims_wait_for_whoever_is_at_work() -> None:

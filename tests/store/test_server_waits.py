@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import stratalog
 from stratalog import OffsetSpec, Record, Topic, errors
-from stratalog.fs import MemoryFileSystem
+from stratalog.fs import FailingFileSystem, Fault, MemoryFileSystem
 from stratalog.log.write.log_end import Completion
+from tests.log.interleaved import interleave, lines
+from tests.store.pausing import Running
 from tests.store.test_door import NOW, make_batch
 from tests.store.test_fetch import ISOLATIONS, Workload
 from tests.store.test_produce_defects import PausingFileSystem
@@ -76,6 +79,69 @@ def test_a_wait_that_is_cancelled_is_forgotten() -> None:
         assert not store.partitions.writer("t", 0).ends.waiting
         with pytest.raises(errors.InvalidArgumentError, match="use one of high_watermark, last_stable"):
             topic.when(0, "end", 1)  # type: ignore[arg-type]
+
+
+def test_a_thread_that_waits_goes_on_when_the_wait_is_cancelled() -> None:
+    with stratalog.open("/d", fs=MemoryFileSystem(), background=False) as store:
+        topic = store.create_topic("t")
+        completion = topic.when(0, "high_watermark", 1)
+        waiting = Running(completion.wait)
+        completion.cancel()
+        assert waiting.result() is False
+        assert completion.wait() is False
+        topic.append(b"x")
+        assert not completion.done
+        done = topic.when(0, "high_watermark", 1)
+        done.cancel()
+        assert done.wait()
+
+
+def test_the_first_outcome_of_a_wait_is_its_only_one() -> None:
+    for line in lines():
+        told: list[BaseException | None] = []
+        completion, failure = Completion("synced", 1, {}), errors.ClosedError("closed")
+        completion.add_callback(lambda done, told=told: told.append(done.error))  # type: ignore[misc]
+        fail = partial(completion.complete, failure)
+        if not interleave("write/log_end.py", completion.complete, fail, line):
+            break
+        assert told == [completion.error]
+    assert line > 1
+
+
+def test_durable_of_what_is_not_written_yet_waits_for_a_later_sync() -> None:
+    fs = FailingFileSystem(MemoryFileSystem())
+    with stratalog.open("/d", fs=fs, background=False) as store:
+        topic = store.create_topic("t", 2)
+        for partition in (0, 1):
+            topic.append(b"x", partition=partition)
+        ahead, cancelled = topic.durable(0, 3), topic.durable(0, 3)
+        cancelled.cancel()
+        assert topic.durable(0, 1).wait(10)
+        assert topic.durable(1, 1).wait(10)
+        syncs = sum(call.startswith("sync ") for call in fs.calls)
+        topic.append(b"y", partition=1, sync=True)
+        assert sum(call.startswith("sync ") for call in fs.calls) == syncs + 1
+        assert not ahead.done
+        topic.append_many([Record(b"y"), Record(b"z")], partition=0, sync=True)
+        assert ahead.wait(10)
+        assert not cancelled.done
+
+
+def test_no_wait_for_the_synced_end_begins_after_a_failed_sync() -> None:
+    fs = FailingFileSystem(MemoryFileSystem())
+    store = stratalog.open("/d", fs=fs, background=False)
+    topic = store.create_topic("t")
+    topic.append(b"x", sync=True)
+    topic.append(b"y")
+    fs.inject(Fault("sync", "*.log"))
+    with pytest.raises(errors.StorageError):
+        topic.flush()
+    for end in (2, 5):
+        for waiting in (topic.durable(0, end), topic.when(0, "synced", end)):
+            with pytest.raises(errors.ReadOnlyError, match="sync failed"):
+                waiting.wait(10)
+    assert topic.durable(0, 1).wait(0)
+    store.close()
 
 
 def test_waits_end_when_the_store_closes_and_go_on_after_a_move() -> None:

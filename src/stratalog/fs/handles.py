@@ -53,14 +53,13 @@ class HandleStats(NamedTuple):
 
 
 class _Entry:
-    __slots__ = ("cached", "file", "path", "pins", "writable")
+    __slots__ = ("file", "path", "pins", "writable")
 
     def __init__(self, file: File, path: str, writable: bool) -> None:
         self.file = file
         self.path = path
         self.writable = writable
         self.pins = 1
-        self.cached = True  # False: forgotten or replaced, closed at the last release
 
 
 class HandleCache:
@@ -76,7 +75,7 @@ class HandleCache:
         self.on_pressure = on_pressure
         self._fs = fs
         self._mutex = locks.lock("handles")
-        self._by_path: dict[str, _Entry] = {}
+        self._by_path: dict[str, _Entry] = {}  # what is forgotten or replaced is in `_by_file` alone
         self._by_file: dict[File, _Entry] = {}
         self._idle: OrderedDict[_Entry, None] = OrderedDict()  # used by nobody, least recently used first
         self._places: set[object] = set()  # taken for opens under way
@@ -110,14 +109,18 @@ class HandleCache:
                 file = self._open(path, mode)
                 with self._mutex:
                     # After a forget the name may mean another file: look again (what "x" created is ours).
-                    if mode == "x" or (forgets == self._forgets and not self._closed):
+                    useless: File | None = file
+                    entered = mode == "x" or (forgets == self._forgets and not self._closed)
+                    if entered:
                         self._misses += 1
-                        self._enter(file, path, mode)
+                        useless = self._enter(file, path, mode)
                         self._places.discard(place)
-                        return file
             finally:
                 self._places.discard(place)
-            file.close()
+            if useless is not None:
+                useless.close()
+            if entered:
+                return file
 
     def release(self, file: File) -> None:
         """Unpin; the file may be closed from now on."""
@@ -126,7 +129,7 @@ class HandleCache:
             if entry is None or entry.pins == 0:
                 raise InvalidArgumentError(f"{file.path}: released more often than acquired")
             taken = len(self._by_file) + len(self._places)
-            keep = entry.cached and not self._closed and taken <= self.limit
+            keep = self._by_path.get(entry.path) is entry and taken <= self.limit
             if entry.pins == 1 and keep:
                 self._idle[entry] = None
             entry.pins -= 1
@@ -149,10 +152,7 @@ class HandleCache:
         with self._mutex:
             self._forgets += 1
             entry = self._by_path.pop(path, None)
-            if entry is None:
-                return
-            entry.cached = False
-            if entry.pins:
+            if entry is None or entry.pins:
                 return
             self._drop(entry)
         entry.file.close()
@@ -188,28 +188,26 @@ class HandleCache:
         with self._mutex:
             self._closed = True
             idle = list(self._idle)
-            for entry in self._by_path.values():
-                entry.cached = False
             self._by_path.clear()
         for entry in idle:
             entry.file.close()
             with self._mutex:
                 self._drop(entry)
 
-    def _enter(self, file: File, path: str, mode: Mode) -> None:
-        """Under the mutex: take a freshly opened file in, pinned once."""
+    def _enter(self, file: File, path: str, mode: Mode) -> File | None:
+        """Under the mutex: take a freshly opened file in, pinned once. Return a file to close: the one it
+        replaced, if nobody pins that.
+        """
         entry = _Entry(file, path, writable=mode != "r")
         self._by_file[file] = entry
         before = self._by_path.get(path)
         if self._closed or (before is not None and before.writable >= entry.writable and mode != "x"):
-            entry.cached = False  # another thread was faster: its handle stays, this one closes at release
-            return
-        if before is not None:
-            before.cached = False
-            if before in self._idle:
-                # Left idle and first in line, so that it is closed by the next one who needs its place.
-                self._idle.move_to_end(before, last=False)
+            return None  # another thread was faster: its handle stays, this one closes at release
         self._by_path[path] = entry
+        if before is None or before not in self._idle:
+            return None
+        self._drop(before)
+        return before.file
 
     def _drop(self, entry: _Entry) -> None:
         """Under the mutex: out of the tables; the caller closes the file outside."""

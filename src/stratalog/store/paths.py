@@ -12,6 +12,7 @@ from typing import TypeAlias
 from stratalog.archive.objects import absolute_url
 from stratalog.errors import InvalidArgumentError
 from stratalog.fs import FileSystem
+from stratalog.log.arguments import check_mapping
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -42,7 +43,7 @@ def absolute_places(config: Mapping[str, object]) -> dict[str, object]:
 
     They are kept with the store, and the next open may come from another working directory.
     """
-    places = dict(config)
+    places = dict(check_mapping("config", config))
     url, cache = places.get("log.archive.url"), places.get("log.archive.cache.dir")
     if isinstance(url, str):
         places["log.archive.url"] = absolute_url(url)

@@ -18,6 +18,7 @@ from stratalog.errors import (
     UnknownTopicError,
     again,
 )
+from stratalog.format.batch.arrow import check_names, fitted
 from stratalog.format.metadata import id_to_text
 from stratalog.log.arguments import (
     check_bytes,
@@ -290,6 +291,8 @@ class Topic:
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise wrong_type("data", "bytes, a bytearray or a memoryview", data)
+        if isinstance(data, memoryview) and not (data.format == "B" and data.c_contiguous and data.ndim == 1):
+            raise wrong_type("data", "bytes in a row", data).advising("copy them with bytes(data)")
         return self._on(partition, produce.append_batches, data, sync=sync, origin=origin, wait=wait)
 
     def end_transaction(
@@ -521,7 +524,8 @@ class Topic:
         """Return a `Completion` that is done when every offset below ``end`` is on disk; never waits itself.
 
         The store's sync thread does the work, and what is asked for meanwhile shares its next round. A failed
-        sync completes it with the error.
+        sync completes it with the error. It syncs what is written by now: an ``end`` past that is reached
+        with a later sync, as with `when`.
         """
         return self._on(partition, _durable, check_number("end", end, 0))
 
@@ -681,9 +685,7 @@ def arrow_parts(
     table: pa.Table | pa.RecordBatch, partition: int | None, count: int, sticky: Callable[[int, int], int]
 ) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
     """(partition, rows) in order. A ``partition`` column decides, else the key, else the sticky partition."""
-    names = table.schema.names
-    if "value" not in names:
-        raise InvalidRecordError(f"a table to append needs a 'value' column; this one has {names}")
+    check_names(table.schema.names)
     if partition is not None or count == 1:
         if table.num_rows:
             yield partition or 0, table
@@ -694,7 +696,7 @@ def arrow_parts(
         if not batch.num_rows:
             continue
         if "partition" in batch.schema.names and not batch.column("partition").null_count:
-            yield from _split(batch, batch.column("partition").cast(pa.int32()))
+            yield from _split(batch, fitted("partition", batch.column("partition")))
         elif "key" in batch.schema.names:
             yield from _split(batch, _by_key(batch.column("key"), count, sticky))
         else:
@@ -706,7 +708,7 @@ def _by_key(keys: pa.Array, count: int, sticky: Callable[[int, int], int]) -> pa
 
     place = kernel.partition_for_key
     numbers = [
-        sticky(count, 0) if key is None else place(key, count) for key in keys.cast(pa.binary()).to_pylist()
+        sticky(count, 0) if key is None else place(key, count) for key in fitted("key", keys).to_pylist()
     ]
     return pa.array(numbers, pa.int32())
 

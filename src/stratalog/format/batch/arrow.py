@@ -313,14 +313,8 @@ class ArrowRows:
         import pyarrow as pa
 
         names = data.schema.names
-        for name in names:
-            if name not in COLUMNS:
-                raise InvalidRecordError(f"no column {name!r} in a record; there are {', '.join(COLUMNS)}")
-        if len(set(names)) != len(names):
-            raise InvalidRecordError("a column name twice")
-        if "value" not in names:
-            raise InvalidRecordError("a table of records needs a column 'value'")
-        columns = {name: _fitted(name, data.column(name)) for name in _WANTED if name in names}
+        check_names(names)
+        columns = {name: fitted(name, data.column(name)) for name in _WANTED if name in names}
         self.num_rows: int = data.num_rows
         self.starts: list[int] = []
         self.chunks: list[_Chunk] = []
@@ -390,7 +384,18 @@ class ArrowRows:
         return state[0], state[1], state[2], state[3], state[5]
 
 
-def _fitted(name: str, column: Any) -> Any:
+def check_names(names: list[str]) -> None:
+    """Raise InvalidRecordError unless a table with these columns is one of records."""
+    for name in names:
+        if name not in COLUMNS:
+            raise InvalidRecordError(f"no column {name!r} in a record; there are {', '.join(COLUMNS)}")
+        if names.count(name) > 1:
+            raise InvalidRecordError(f"a column {name!r} twice")
+    if "value" not in names:
+        raise InvalidRecordError(f"a table of records needs a column 'value'; this one has {names}")
+
+
+def fitted(name: str, column: Any) -> Any:
     """A column, chunked or not, in the type the kernel reads, or an InvalidRecordError."""
     kind, target = column.type, column_types()[name]
     if kind == target:
@@ -398,14 +403,16 @@ def _fitted(name: str, column: Any) -> Any:
     import pyarrow as pa
     from pyarrow import types
 
-    if name == "timestamp":
+    inner = kind.value_type if types.is_dictionary(kind) else kind
+    if name == "partition":
+        kind_ok = types.is_integer(inner)
+    elif name == "timestamp":
         kind_ok = types.is_timestamp(kind) or types.is_int64(kind) or types.is_null(kind)
     elif name == "headers":
         kind_ok = (
             types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind) or types.is_null(kind)
         )
     else:
-        inner = kind.value_type if types.is_dictionary(kind) else kind
         kind_ok = types.is_null(inner) or any(
             test(inner)
             for test in (

@@ -188,7 +188,8 @@ class Segment:
 
     def forget(self) -> None:
         """Drop cached handles and parsed sidecars, because the files were replaced or removed."""
-        self.context.handles.forget(self.path())
+        for kind in ("log", "keyindex"):
+            self.context.handles.forget(self.path(kind))
         self.context.cache.forget(self.serial)
 
     def sidecar(self, kind: str, *, limit: int = 1 << 40) -> bytes | None:

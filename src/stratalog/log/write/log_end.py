@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from _thread import allocate_lock
+from _thread import LockType, allocate_lock
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal, get_args
@@ -34,6 +34,9 @@ def check_end(end: str) -> End:
     return end
 
 
+_CANCELLED = RuntimeError("cancelled")
+
+
 class Completion:
     """Completes once, when an end reaches an offset or when it never will.
 
@@ -41,17 +44,32 @@ class Completion:
     lock of the log and call nothing of it. ``loop.call_soon_threadsafe`` is such a callback.
     """
 
-    __slots__ = ("_callbacks", "_waiting", "done", "end", "error", "offset")
+    __slots__ = ("_callbacks", "_gates", "_outcomes", "_waiting", "end", "offset")
 
     def __init__(self, end: End, offset: int, waiting: dict[Completion, None]) -> None:
         self.end = end
         self.offset = offset
-        self.done = False
-        self.error: BaseException | None = None
+        self._outcomes: list[BaseException | None] = []  # the first one counts
         self._callbacks: list[Callable[[Completion], object]] = []
+        self._gates: list[LockType] = []  # of threads that wait
         # Registered before the end is read: an end that moves in between is seen by one of the two.
         self._waiting = waiting
         waiting[self] = None
+
+    @property
+    def cancelled(self) -> bool:
+        """True when it was cancelled before it was done."""
+        return bool(self._outcomes) and self._outcomes[0] is _CANCELLED
+
+    @property
+    def done(self) -> bool:
+        """True when the end is there, or never will be."""
+        return bool(self._outcomes) and self._outcomes[0] is not _CANCELLED
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the end never gets there."""
+        return self._outcomes[0] if self.done else None
 
     def add_callback(self, call: Callable[[Completion], object]) -> None:
         """Call ``call(self)`` once, when this is done; at once if it is done already."""
@@ -60,18 +78,24 @@ class Completion:
             self._tell()
 
     def complete(self, error: BaseException | None = None) -> None:
-        """Mark as done and run the callbacks. Further calls do nothing."""
-        if not self.done:
-            self.error = error
-            self.done = True
-        self._tell()
+        """Mark as done and run the callbacks, unless it is done or cancelled already."""
+        self._outcomes.append(error)
+        if self.done:
+            self._tell()
+        self._waiting.pop(self, None)
 
     def cancel(self) -> None:
-        """Stop waiting: callbacks that have not begun by now never run. Do this when a wait timed out."""
+        """Stop waiting: callbacks that have not begun by now never run, and `wait` returns False.
+
+        Do this when a wait timed out.
+        """
+        self._outcomes.append(_CANCELLED)
         self._waiting.pop(self, None)
         self._callbacks.clear()
+        self._open_gates()
 
     def _tell(self) -> None:
+        self._open_gates()
         while self._callbacks:
             try:
                 call = self._callbacks.pop()
@@ -82,9 +106,14 @@ class Completion:
             except Exception:
                 logger.exception("a listener failed")
 
+    def _open_gates(self) -> None:
+        while self._gates:
+            with suppress(IndexError):  # another thread took the last one
+                self._gates.pop().release()
+
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until this is done; False on time-out. Raise the error it ended with."""
-        if not self.done:
+        """Wait until this is done; False on time-out or if it is cancelled. Raise the error it ended with."""
+        if not self._outcomes:
             self._block(timeout_s)
         if self.error is not None:
             raise again(self.error)
@@ -93,20 +122,16 @@ class Completion:
     def _block(self, timeout_s: float | None) -> None:
         gate = allocate_lock()  # a gate for one thread, not a lock with a place in `locks.ORDER`
         gate.acquire()
-
-        def open_gate(_: Completion) -> None:
-            gate.release()
-
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            self.add_callback(open_gate)
-            while not self.done:
+            self._gates.append(gate)
+            while not self._outcomes:
                 left = RECHECK_S if deadline is None else min(deadline - time.monotonic(), RECHECK_S)
                 if left <= 0 or gate.acquire(timeout=left):
                     return
         finally:
-            with suppress(ValueError):  # it was called
-                self._callbacks.remove(open_gate)
+            with suppress(ValueError):  # it was opened
+                self._gates.remove(gate)
 
 
 class LogEnd:
@@ -115,22 +140,26 @@ class LogEnd:
     ``now(end)`` returns the present value of an end; it may take the partition's lock.
     """
 
-    __slots__ = ("_now", "error", "high_watermark", "waiting")
+    __slots__ = ("_failed", "_now", "error", "high_watermark", "waiting")
 
     def __init__(self, high_watermark: int, now: Callable[[End], int]) -> None:
         self.high_watermark = high_watermark
         self.waiting: dict[Completion, None] = {}
         self.error: BaseException | None = None
         """Set when the log is closed: nothing moves any more."""
+        self._failed: dict[End, BaseException] = {}
+        """Ends that do not move any more."""
         self._now = now
 
     def when(self, end: End, offset: int) -> Completion:
         """Return a completion that is done when ``end`` is at or past ``offset``, or when the log closes."""
         completion = Completion(end, offset, self.waiting)
         if self.error is not None:
-            self._finish(completion, self.error)
+            completion.complete(self.error)
         elif self._now(end) >= offset:
-            self._finish(completion)
+            completion.complete()
+        elif end in self._failed:
+            completion.complete(self._failed[end])
         return completion
 
     def wait(self, end: End, offset: int, timeout_s: float | None) -> bool:
@@ -156,16 +185,14 @@ class LogEnd:
         """Complete the waits for ``end`` up to ``offset``."""
         for completion in list(self.waiting):
             if completion.end == end and completion.offset <= offset:
-                self._finish(completion)
+                completion.complete()
 
     def fail(self, error: BaseException, *, only: End | None = None) -> None:
-        """Complete waits with an error: all of them, for good, or only those for one end."""
+        """Complete waits with an error, for good: all of them, or only those for one end."""
         if only is None:
             self.error = error
+        else:
+            self._failed[only] = error
         for completion in list(self.waiting):
             if only is None or completion.end == only:
-                self._finish(completion, error)
-
-    def _finish(self, completion: Completion, error: BaseException | None = None) -> None:
-        completion.complete(error)
-        self.waiting.pop(completion, None)
+                completion.complete(error)

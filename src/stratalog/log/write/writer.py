@@ -677,10 +677,10 @@ class PartitionWriter:
 
     def _sync_for(self, completion: Completion) -> None:
         try:
-            self._sync_to(completion.offset)
+            if not completion.cancelled:  # what is not written yet is left to a later sync
+                self._sync_to(min(completion.offset, self.next_offset))
         except Exception as error:
             completion.complete(error)
-            completion.cancel()
             raise
 
     def flush(self) -> int:

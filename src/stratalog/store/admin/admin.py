@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial, wraps
 from types import TracebackType
@@ -28,6 +28,7 @@ from stratalog.format import batch as batches
 from stratalog.format.journal import staged_file
 from stratalog.format.metadata import text_to_id
 from stratalog.fs import RealFileSystem
+from stratalog.log.arguments import check_list
 from stratalog.log.check.repair import RepairReport
 from stratalog.log.clean import CleanReport
 from stratalog.log.clean.remote_compaction import Cleaned, CleaningTask
@@ -354,18 +355,19 @@ class AdminClient:
         self.close()
 
     def append(
-        self, topic: str, records: Sequence[Record], partition: int | None = None, sync: bool = False
+        self, topic: str, records: Iterable[Record], partition: int | None = None, sync: bool = False
     ) -> list[AppendedRange]:
         """Append records; those without a timestamp get the holder's time."""
         arguments = {"topic": topic, "partition": partition, "sync": sync}
-        for index, record in enumerate(records):
+        given = check_list("records", records, "records")
+        for index, record in enumerate(given):
             if not isinstance(record, Record):
                 raise InvalidRecordError(f"record {index}: it must be a Record, not {type(record).__name__}")
         ranges: list[AppendedRange] = []
-        for first in range(0, len(records), MAX_APPEND_RECORDS):
+        for first in range(0, len(given), MAX_APPEND_RECORDS):
             rows = [
                 record if record.timestamp is not None else record._replace(timestamp=NO_TIMESTAMP)
-                for record in records[first : first + MAX_APPEND_RECORDS]
+                for record in given[first : first + MAX_APPEND_RECORDS]
             ]
             at = 0
             while at < len(rows):

@@ -71,6 +71,8 @@ class Claims:
                     got = True
                 finally:
                     self._wanted[key] -= 1
+                    if not self._wanted[key]:
+                        del self._wanted[key]
             yield
         finally:
             if got:
