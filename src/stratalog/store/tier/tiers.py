@@ -120,18 +120,17 @@ class Tier:
             copy = read_local_copy(self._context.fs, self.directory)
         except FormatError as error:
             self._context.warn(f"{error}; the archive is asked instead")
-            self._known, self._confirmed = (None, 0), False
+            with self._mutex:
+                self._known, self._confirmed = (None, 0), False
             try:
                 self.confirm()
             except ArchiveError as unreachable:
                 self._context.warn(f"{self.directory}: what is archived is not known: {unreachable}")
             return
         if copy is not None:
-            self._known, self._saved, self._confirmed = (
-                (copy.manifest, copy.local_start_offset),
-                copy.manifest,
-                False,
-            )
+            with self._mutex:
+                self._known, self._confirmed = (copy.manifest, copy.local_start_offset), False
+            self._saved = copy.manifest
 
     def save(self, local_start: int = 0) -> None:
         """Write the local copy; from then on what ends at or below ``local_start`` is no longer local."""
@@ -142,7 +141,9 @@ class Tier:
                 manifest, start = self.manifest, max(self.local_start_offset, local_start)
                 data = pack_local(LocalCopy(manifest, start))
                 self._context.fs.write_atomic(f"{self.directory}/{ARCHIVE}", data)
-                self._saved, self._known = manifest, (self.manifest, start)
+                with self._mutex:
+                    self._known = (self.manifest, start)
+                self._saved = manifest
 
     @property
     def behind(self) -> bool:
@@ -156,25 +157,20 @@ class Tier:
 
     def confirm(self) -> None:
         """Ask the archive, once. ArchiveError when it lost what only it should have."""
-        if self._confirmed:
-            return
-        with self._mutex:
-            if self._confirmed:
-                return
-            while True:
-                known = self._known
-                found = self.archive.manifest(refresh=True)
-                if self._known is known:  # else the copy may be newer than what the archive said
-                    break
-            manifest, local_start = known
+        while not self._confirmed:
+            manifest, local_start = known = self._known
+            found = self.archive.manifest(refresh=True)  # under no lock: readers of local files must not wait
             if found is not None and manifest is None and found.owner != self.archive.store_id:
                 found = None  # another store's, which a copy of it must not lean on
             missing = _lost(manifest, local_start, found)
-            if missing is not None:
-                raise _not_there(self.archive, missing, found)
-            self._known, self._confirmed = (found, local_start), True
-        if found != manifest:
-            self.changed()
+            with self._mutex:
+                if self._known is not known:
+                    continue  # the copy may be newer than what the archive said
+                if missing is not None:
+                    raise _not_there(self.archive, missing, found)
+                self._known, self._confirmed = (found, local_start), True
+            if found != manifest:
+                self.changed()
 
     def doubt(self) -> None:
         """What is known may be out of date: a change failed half-way, or an object is gone."""
@@ -187,7 +183,9 @@ class Tier:
 
     def committed(self) -> None:
         """The archive's manifest was changed by this process: keep a copy."""
-        self._known = (self.archive.manifest(), self.local_start_offset)
+        manifest = self.archive.manifest()
+        with self._mutex:
+            self._known = (manifest, self.local_start_offset)
         self.save()
 
     def describe(self, partitions: int, overrides: dict[str, str]) -> None:
