@@ -69,9 +69,8 @@ def verify(session: Session, topic: OptionalTopic = None, partition: PartitionOp
         session.tell(facts, f"no damage in {checked}")
         return
     table = damage_table(report.damages)
-    table.footer = (
-        f"{len(report.damages):,} damaged in {checked}; `stratalog repair TOPIC` shows what can be done"
-    )
+    advice = _unread(report.damages) or "`stratalog repair TOPIC` shows what can be done"
+    table.footer = f"{len(report.damages):,} damaged in {checked}; {advice}"
     session.tell(facts, table)
     raise typer.Exit(ExitCode.CORRUPTION)
 
@@ -118,19 +117,25 @@ def repair(
                 _show_lost(done, topic, "would be given up")
                 confirm("Give these records up for good?", yes)
             done = [(each, client.repair(topic, each, action=chosen, dry_run=False)) for each in partitions]
+    if not dry_run:
+        with session.read() as store:  # the repair itself does not look at the archive
+            damaged = {each: _damages(store, topic, each) for each in partitions}
     for each, report in done:
-        report.left = damaged.get(each, report.left)
+        report.left = damaged[each]
     left = [damage for _, report in done for damage in report.left]
     if session.json:
         show_json([_report_facts(report, topic, each, action, dry_run) for each, report in done])
     else:
         _show_lost(done, topic, "would be given up" if dry_run else "given up")
+        from stratalog.log.check.repair import NOTHING
+
         for each, report in done:
-            for line in report.actions:
+            for line in report.actions if report.actions != [NOTHING] or not report.left else ():
                 note(f"{topic}-{each}: {'dry run: ' if dry_run else ''}{line}")
         if left:
-            table = damage_table(left)
-            table.footer = f"{len(left):,} damaged; {_advice(topic, action, dry_run)}"
+            lost = [damage for _, report in done for damage in report.lost]
+            table = damage_table([damage for damage in left if damage not in lost])
+            table.footer = f"{len(left):,} damaged; {_advice(topic, action, dry_run, left)}"
             show(table)
     if left:
         raise typer.Exit(ExitCode.CORRUPTION)
@@ -142,7 +147,9 @@ def _damages(store: Store, topic: str, partition: int) -> list[Damage]:
     return list(verify_store(store, topic, partition).damages)
 
 
-def _advice(topic: str, action: Action | None, dry_run: bool) -> str:
+def _advice(topic: str, action: Action | None, dry_run: bool, left: Sequence[Damage]) -> str:
+    if unread := _unread(left):
+        return unread
     if action is None:
         return (
             f"nothing was changed: `stratalog repair {topic} --action rebuild-indexes` makes indexes and "
@@ -152,6 +159,16 @@ def _advice(topic: str, action: Action | None, dry_run: bool) -> str:
     if dry_run:
         return "a dry run, nothing was changed: leave --dry-run out to repair"
     return "still there: --action drop-damaged or --action truncate gives up the records that are lost"
+
+
+def _unread(damages: Sequence[Damage]) -> str:
+    """Return what to do if nothing is wrong but an archive that cannot be read; else nothing."""
+    from stratalog.log.check.verify import UNREAD
+    from stratalog.store.tier.tiers import ANOTHER_ARCHIVE
+
+    if all(damage.reason.startswith(UNREAD) for damage in damages):
+        return f"a repair does not help; {ANOTHER_ARCHIVE}"
+    return ""
 
 
 def damage_facts(damage: Damage) -> dict[str, Any]:
