@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,7 +44,7 @@ from stratalog.cli.session import (
     opt,
 )
 from stratalog.config.units import format_bytes, format_duration_ms, parse_duration_ms
-from stratalog.errors import InvalidArgumentError, StratalogError, UnknownTopicError
+from stratalog.errors import ArchiveError, InvalidArgumentError, StratalogError, UnknownTopicError
 from stratalog.model import SegmentState
 
 if TYPE_CHECKING:
@@ -487,9 +488,21 @@ def archive(
         def work(client: AdminClient, report: NamedProgress | None) -> LifecycleReport:
             if take_over and topic is not None:
                 client.take_over_archive(topic)
-            return client.archive(topic, preview=preview, progress=report)
+            done = client.archive(topic, preview=preview, progress=report)
+            if client.remote:
+                return done  # the holder has its own archive
+            missing: list[str] = []
+            with contextlib.suppress(ArchiveError), _archive_of(session) as opened:
+                missing = [line for line in _missing(session, opened) if not _told(done, line)]
+            return replace(done, notes=(*done.notes, *missing))
 
         run_once(session, work, only_looks=preview, why_nothing=lambda: _not_archived(session, topic))
+
+
+def _told(report: LifecycleReport, line: str) -> bool:
+    """Return True if the report has a note on the partition that a line begins with."""
+    name = line.partition(": ")[0] + ": "
+    return any(note.startswith(name) for note in report.notes)
 
 
 @contextlib.contextmanager
