@@ -12,6 +12,8 @@ import stratalog
 from stratalog.cli.app import app
 from stratalog.cli.guard import ExitCode
 
+CHECKPOINTS = ["recovery-point", "log-start", "replication", "cleaner"]
+
 
 @pytest.fixture
 def damaged(tmp_path):
@@ -179,3 +181,36 @@ def test_what_a_deletion_left_behind_is_no_damage(sealed):
     assert run(sealed, "verify").exit_code == 0
     assert CliRunner().invoke(app, ["append", "t", "--data", str(sealed)], input="x\n").exit_code == 0
     assert not (sealed / "t-0" / f"{0:020}.index").exists()
+
+
+PARTITION_FILES = ["t-0/partition.metadata", "t-0/leader-epoch-checkpoint"]
+STORE_FILES = ["meta.properties", *(f"{each}-offset-checkpoint" for each in CHECKPOINTS)]
+
+
+@pytest.mark.parametrize("name", [*PARTITION_FILES, *STORE_FILES])
+def test_unreadable_metadata_is_named_and_costs_no_record(sealed, name):
+    (sealed / name).write_bytes(b"garbage")
+    found = run(sealed, "verify", "--json")
+    assert found.exit_code == ExitCode.CORRUPTION
+    (damage,) = json.loads(found.stdout)["damages"]
+    assert (damage["path"], damage["first_offset"], damage["derived"]) == (str(sealed / name), None, True)
+    if name in PARTITION_FILES:
+        assert run(sealed, "repair", "t", "--action", "rebuild-indexes").exit_code == 0
+    else:
+        assert "remove it" in run(sealed, "verify").stdout
+        assert "stratalog repair" not in run(sealed, "verify").stdout
+        (sealed / name).unlink()
+        assert CliRunner().invoke(app, ["append", "t", "--data", str(sealed)], input="x\n").exit_code == 0
+    assert run(sealed, "verify").exit_code == 0
+    assert len(run(sealed, "read", "t").stdout.splitlines()) >= 30
+
+
+def test_damaged_settings_are_told_once_with_a_way_out_that_is_one(sealed):
+    (sealed / "stratalog.settings").write_bytes(b"garbage")
+    for arguments in (["verify"], ["repair", "t", "--action", "rebuild-indexes"], ["janitor"]):
+        result = run(sealed, *arguments)
+        assert result.exit_code == ExitCode.CORRUPTION, result.output
+        assert "move it away" in result.output
+        assert "stratalog repair" not in result.output
+        assert "another log directory" not in result.output
+        assert result.stderr.count("no CRC line") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,7 +70,10 @@ def verify(session: Session, topic: OptionalTopic = None, partition: PartitionOp
         session.tell(facts, f"no damage in {checked}")
         return
     table = damage_table(report.damages)
-    advice = _unread(report.damages) or "`stratalog repair TOPIC` shows what can be done"
+    advice = "`stratalog repair TOPIC` shows what can be done"
+    if all(os.path.dirname(damage.path) in map(os.path.normpath, session.paths) for damage in report.damages):
+        advice = "no repair is needed, see above"  # files of a log directory, each with what to do
+    advice = _unread(report.damages) or advice
     table.footer = f"{len(report.damages):,} damaged in {checked}; {advice}"
     session.tell(facts, table)
     raise typer.Exit(ExitCode.CORRUPTION)

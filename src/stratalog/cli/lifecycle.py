@@ -30,6 +30,7 @@ from stratalog.cli.console import (
     progress,
     show,
     show_json,
+    warnings,
 )
 from stratalog.cli.guard import ExitCode
 from stratalog.cli.session import (
@@ -188,8 +189,12 @@ def run_once(
 
 
 def run_round(session: Session, work: Round, *, only_looks: bool) -> LifecycleReport:
-    with session.look_or_change(only_looks=only_looks) as client, bars() as progress:
-        return work(client, progress)
+    warnings.said.clear()  # a round that goes wrong as the one before it says so again
+    with warnings.holding() as told:
+        with session.look_or_change(only_looks=only_looks) as client, bars() as progress:
+            report = work(client, progress)
+        told += report.notes
+        return report
 
 
 def _tell(session: Session, report: LifecycleReport, *, line: bool) -> None:

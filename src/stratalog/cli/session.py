@@ -12,14 +12,14 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stratalog.cli import guard
-from stratalog.cli.console import Table, is_terminal, note, show, show_json
+from stratalog.cli.console import Table, is_terminal, note, show, show_json, warnings
 from stratalog.config import BrokerConfig
 from stratalog.errors import ConfigError, NotFoundError, ReadOnlyError
 
@@ -135,7 +135,10 @@ class Session:
             self.require_store()
         from stratalog.store import connect
 
-        with connect(self.paths, self.config, create=create, remember=False) as connection:
+        with ExitStack() as stack:
+            with warnings.holding():  # an error that ends the command says the same
+                connection = connect(self.paths, self.config, create=create, remember=False)
+                stack.enter_context(connection)
             self._refuse_settings(connection)
             yield connection
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from stratalog import locks
 from stratalog.errors import FormatError
 from stratalog.format import checkpoints as formats
+from stratalog.log.check.damage import reason_of
 from stratalog.log.context import LogContext
 from stratalog.log.read.follower import STILL_NS
 from stratalog.log.write.writer import PartitionWriter
@@ -60,7 +61,7 @@ class OffsetCheckpoint:
             self._missing = True
             return {}
         except FormatError as error:
-            self.context.warn(f"{self.path}: {error}; ignored")
+            self.context.warn(f"{self.path}: {reason_of(error)}; file ignored")
             return {}
 
     def as_written(self) -> Mapping[Key, int]:

@@ -145,7 +145,7 @@ class _Repair:
             if not damage.derived:
                 continue  # a log that ends too early
             self._do(
-                f"{damage.path}: removed ({damage.reason}); what it told is found from the log",
+                f"{damage.path}: removed ({damage.reason}); it is made again",
                 lambda path=damage.path: self._remove(path),  # type: ignore[misc]
             )
 

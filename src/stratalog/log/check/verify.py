@@ -18,12 +18,15 @@ from dataclasses import dataclass
 from stratalog.errors import ArchiveError, CorruptionError, FormatError
 from stratalog.format import batch as batches
 from stratalog.format import producer_snapshot
+from stratalog.format.checkpoints import parse_leader_epochs
+from stratalog.format.metadata import PARTITION_METADATA, parse_partition_metadata
 from stratalog.format.tail import Tail
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.format.txn_index import parse as parse_txn_index
 from stratalog.log.check.damage import UNKNOWN, Damage, derived_damage, reason_of
 from stratalog.log.check.orphans import check_orphans
 from stratalog.log.check.segment_check import CheckedSegment, check_segment, sidecar_of
+from stratalog.log.names import LEADER_EPOCH_CHECKPOINT as EPOCHS
 from stratalog.log.names import MAX_OFFSET, SNAPSHOT, TAIL, parse_file
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.gaps import lost_behind, missing_between
@@ -213,7 +216,7 @@ def _missing(before: CheckedSegment, segment: Segment, after: CheckedSegment) ->
 
 
 def check_files(view: LogView) -> list[Damage]:
-    """Check the files that belong to no segment: producer snapshots must parse, the tail must be its own.
+    """Check the files that belong to no segment: metadata and snapshots must parse, the tail must be its own.
 
     Without a writer here, a snapshot past the synced end may be a leftover of a power cut.
     """
@@ -237,6 +240,13 @@ def check_files(view: LogView) -> list[Damage]:
         found.append(derived_damage(f"{directory}/{TAIL}", reason_of(error)))
     with suppress(FileNotFoundError):
         found += check_orphans(view, known)
+    for name, parse in ((PARTITION_METADATA, parse_partition_metadata), (EPOCHS, parse_leader_epochs)):
+        try:
+            parse(fs.read_file(f"{directory}/{name}"))
+        except FileNotFoundError:
+            continue
+        except CorruptionError as error:
+            found.append(derived_damage(f"{directory}/{name}", error.reason))
     for name in listed:
         parsed = parse_file(name)
         path = f"{directory}/{name}"
