@@ -135,3 +135,10 @@ def test_nothing_goes_to_an_archive_that_does_not_know_the_topic(tmp_path: Path)
     refused("janitor", code=11, output="stderr")
     shell.ok("archive", *right)
     assert "2" in shell.ok("archive", "--list", *right)
+
+
+def test_a_clone_does_not_need_the_archive(shell: Shell, tmp_path: Path) -> None:
+    result = shell("clone", str(tmp_path / "clone"))
+    assert result.exit_code == 0, result.output
+    assert "offsets 0 to 3 are only in the archive" in result.stderr
+    assert Shell(tmp_path / "clone").lines("read", "old") == ["here"]

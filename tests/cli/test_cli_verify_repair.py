@@ -213,4 +213,26 @@ def test_damaged_settings_are_told_once_with_a_way_out_that_is_one(sealed):
         assert "move it away" in result.output
         assert "stratalog repair" not in result.output
         assert "another log directory" not in result.output
-        assert result.stderr.count("no CRC line") == 1
+        assert result.output.count("stratalog.settings") == 1
+
+
+def test_bytes_that_are_not_known_are_left_out(sealed):
+    (sealed / "t-0" / f"{10:020}.log").unlink()
+    skipped = run(sealed, "read", "t", "--skip-damaged")
+    assert skipped.exit_code == ExitCode.UNFINISHED
+    assert f"skipped {sealed}/t-0/{10:020}.log, offsets lost: 10-19" in skipped.stderr
+
+
+def test_a_dry_run_lists_damage_once(damaged):
+    shown = run(damaged, "repair", "t", "--action", "drop-damaged", "--dry-run")
+    assert shown.stdout.count("10-19") == 1
+    rebuilt = run(damaged, "repair", "t", "--action", "rebuild-indexes")
+    assert rebuilt.exit_code == ExitCode.CORRUPTION
+    assert rebuilt.stdout.count("10-19") == 1
+
+
+def test_a_repair_says_once_what_is_wrong(sealed):
+    (sealed / "t-0" / f"{10:020}.seal").write_bytes(b"garbage")
+    done = run(sealed, "repair", "t", "--action", "rebuild-indexes")
+    assert done.exit_code == 0, done.output
+    assert done.output.count(f"{10:020}.seal") == 1

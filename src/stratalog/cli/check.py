@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.console import Table, counted, note, progress, show, show_json
+from stratalog.cli.console import Table, counted, note, progress, show, show_json, warnings
 from stratalog.cli.guard import ExitCode
 from stratalog.cli.session import (
     OptionalTopic,
@@ -45,7 +45,7 @@ def verify(session: Session, topic: OptionalTopic = None, partition: PartitionOp
     """Check every byte and name each damaged range and the records lost to it (exit code 5)."""
     if partition is not None and topic is None:
         raise typer.BadParameter("--partition needs a TOPIC")
-    with session.read() as store, progress("verifying") as bar:
+    with warnings.holding() as told, session.read() as store, progress("verifying") as bar:
         from stratalog.store import verify as verify_store
 
         names = store.topics() if topic is None else [topic]
@@ -58,6 +58,7 @@ def verify(session: Session, topic: OptionalTopic = None, partition: PartitionOp
             bar(done, total)
 
         report = verify_store(store, topic, partition, progress=went_by)
+        told += map(_line, report.damages)
     checked = f"{counted(report.segments, 'segment')}, {format_bytes(report.bytes)}"
     facts = {
         "ok": report.ok,
@@ -110,22 +111,26 @@ def repair(
     """
     dry_run = dry_run or action is None
     chosen = (action or Action.REBUILD_INDEXES).value
-    with session.read() as store:
-        count = store.topic(topic).partitions
-        partitions = list(range(count)) if partition is None else [partition]
-        damaged = {each: _damages(store, topic, each) for each in partitions} if dry_run else {}
-    with session.look_or_change(only_looks=dry_run) as client:
-        done = [(each, client.repair(topic, each, action=chosen, dry_run=True)) for each in partitions]
+    with warnings.holding() as told:
+        with session.read() as store:
+            count = store.topic(topic).partitions
+            partitions = list(range(count)) if partition is None else [partition]
+            damaged = {each: _damages(store, topic, each) for each in partitions} if dry_run else {}
+        with session.look_or_change(only_looks=dry_run) as client:
+            done = [(each, client.repair(topic, each, action=chosen, dry_run=True)) for each in partitions]
+            if not dry_run:
+                if any(report.lost for _, report in done) and not yes:
+                    _show_lost(done, topic, "would be given up")
+                    confirm("Give these records up for good?", yes)
+                done = [
+                    (each, client.repair(topic, each, action=chosen, dry_run=False)) for each in partitions
+                ]
         if not dry_run:
-            if any(report.lost for _, report in done) and not yes:
-                _show_lost(done, topic, "would be given up")
-                confirm("Give these records up for good?", yes)
-            done = [(each, client.repair(topic, each, action=chosen, dry_run=False)) for each in partitions]
-    if not dry_run:
-        with session.read() as store:  # the repair itself does not look at the archive
-            damaged = {each: _damages(store, topic, each) for each in partitions}
-    for each, report in done:
-        report.left = damaged[each]
+            with session.read() as store:  # the repair itself does not look at the archive
+                damaged = {each: _damages(store, topic, each) for each in partitions}
+        for each, report in done:
+            report.left = damaged[each]
+            told += [*report.actions, *map(_line, (*report.lost, *report.left))]
     left = [damage for _, report in done for damage in report.left]
     if session.json:
         show_json([_report_facts(report, topic, each, action, dry_run) for each, report in done])
@@ -143,6 +148,10 @@ def repair(
             show(table)
     if left:
         raise typer.Exit(ExitCode.CORRUPTION)
+
+
+def _line(damage: Damage) -> str:
+    return f"{damage.path}: {damage.reason}"
 
 
 def _damages(store: Store, topic: str, partition: int) -> list[Damage]:

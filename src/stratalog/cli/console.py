@@ -116,10 +116,14 @@ class Warnings(logging.Handler):
 
 
 def _tells(told: str, line: str) -> bool:
-    """Return True if a message holds what a warning says behind its subject, or is about the same URL."""
-    text = line.partition(": ")[2] or line
-    subject = text.partition(": ")[0]
-    return text in told or ("://" in subject and subject in told)
+    """Return True if a message holds what a warning says behind its subject, or names its file or URL."""
+    subject, _, text = line.partition(": ")
+    url = text.partition(": ")[0]
+    return (
+        (text or line) in told
+        or ("/" in subject and f"{subject}: " in told)
+        or ("://" in url and url in told)
+    )
 
 
 warnings = Warnings()

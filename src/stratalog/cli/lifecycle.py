@@ -257,7 +257,11 @@ def now_ms() -> int:
 _VERBS = {
     "roll": ("seal {}", "sealed {}", "idle segment"),
     "delete": ("delete {}", "deleted {}", "segment"),
-    "drop-local": ("leave {} to the archive", "left {} to the archive", "segment"),
+    "drop-local": (
+        "remove the local copy of {}, which the archive has",
+        "removed the local copy of {}, which the archive has",
+        "segment",
+    ),
     "drop-archive": ("take {} out of the archive", "took {} out of the archive", "segment"),
     "compact": ("compact {}", "compacted {}", "partition"),
     "archive": ("archive {}", "archived {}", "segment"),
@@ -398,7 +402,7 @@ _ORDER = {str(state): at for at, state in enumerate(SegmentState)}
 def lifecycle(session: Session, topic: OptionalTopic = None) -> None:
     """Show segments, bytes and files of each partition by state, and segments that should be gone.
 
-    A partition that stays past due, or whose deleted files stay, leaks.
+    If a partition stays past due, or its deleted files are never removed, disk space is leaking.
     """
     with session.look() as client:
         numbers = client.lifecycle()

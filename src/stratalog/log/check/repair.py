@@ -224,8 +224,12 @@ class _Repair:
                 self._give_up([damage], countable=self._was_contiguous(f"{stem}{names.SEAL}"))
             self._do(
                 f"{stem}*: removed, the log is gone; lost offsets {_offsets([damage])}",
-                lambda stem=stem: [self._remove(stem + kind) for kind in names.SEGMENT_KINDS[1:]],  # type: ignore[misc]
+                lambda stem=stem: self._remove_sidecars(stem),  # type: ignore[misc]
             )
+
+    def _remove_sidecars(self, stem: str) -> None:
+        for kind in names.SEGMENT_KINDS[1:]:
+            self._remove(stem + kind)
 
     def _was_contiguous(self, path: str) -> bool:
         try:
