@@ -90,7 +90,7 @@ def test_verify_names_settings_that_cannot_be_read(root: Path) -> None:
     assert done.exit_code == 5
     [damage] = json.loads(done.stdout)["damages"]
     assert damage["path"] == str(path)
-    assert "move the file away" in damage["reason"]
+    assert "move it away" in damage["reason"]
     assert Shell(root)("append", "t", stdin="x\n").exit_code == 5
 
 
@@ -99,7 +99,8 @@ def test_a_missing_partition_that_rebuilding_cannot_bring_back_is_left(root: Pat
     done = Shell(root)("repair", "t", "--action", "rebuild-indexes", "--json")
     assert done.exit_code == 5
     [left] = json.loads(done.stdout)[0]["left"]
-    assert (left["path"], left["reason"]) == ("t-0", "no log directory holds it")
+    assert left["path"] == "t-0"
+    assert "no log directory holds it" in left["reason"]
     done = Shell(root)("repair", "t", "--action", "drop-damaged", "--yes", "--json")
     assert done.exit_code == 0
     assert json.loads(done.stdout)[0]["left"] == []

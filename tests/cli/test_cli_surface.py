@@ -152,6 +152,36 @@ def test_a_mistyped_path_is_told_and_not_made(tmp_path, arguments):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topic", "list"],
+        ["read", "t"],
+        ["append", "t"],
+        ["verify"],
+        ["log-dirs"],
+        ["janitor"],
+        ["retain", "--preview"],
+        ["lifecycle"],
+        ["topic", "delete", "t", "--yes"],
+    ],
+)
+def test_an_empty_directory_is_no_store(tmp_path, arguments):
+    """A disk that is not mounted must not look like a healthy store, nor be written to."""
+    (tmp_path / "lost+found").mkdir()
+    result = run(app, [*arguments, "--data", str(tmp_path)], input="x\n")
+    assert result.exit_code == ExitCode.NOT_FOUND
+    assert f"no store at {tmp_path}" in result.stderr
+    assert "mounted" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["lost+found"]
+
+
+def test_a_store_begins_in_an_empty_directory(tmp_path):
+    assert run(app, ["topic", "create", "t", "--data", str(tmp_path)]).exit_code == 0
+    assert run(app, ["topic", "delete", "t", "--yes", "--data", str(tmp_path)]).exit_code == 0
+    assert run(app, ["topic", "list", "--data", str(tmp_path)]).exit_code == 0
+
+
 def test_data_by_environment_and_in_front(monkeypatch):
     assert Session(("a", "b")).paths == ["a", "b"]
     monkeypatch.setenv("STRATALOG_DATA", f"c{os.pathsep}d")

@@ -94,3 +94,51 @@ def test_the_wrong_archive_is_told_from_the_right_one(shell: Shell, tmp_path: Pa
     assert "no damage" in shell("archive", "--verify", *right).stderr
     shell.ok("archive", "--list", *right)
     shell.ok("read", "old", *right)
+
+
+def test_repair_tells_of_the_archive_and_never_that_all_is_well(shell: Shell) -> None:
+    assert "log.archive.url" in shell("verify").stdout
+    for options in ([], ["--action", "drop-damaged", "--dry-run"], ["--action", "drop-damaged", "--yes"]):
+        result = shell("repair", "old", *options)
+        assert result.exit_code == 5, result.output
+        assert "the archive cannot be read" in result.stdout
+        assert "log.archive.url" in result.stdout
+        assert "leave --dry-run out" not in result.stdout
+        assert "nothing to do" not in result.stderr
+    (report,) = json.loads(shell("repair", "old", "--action", "drop-damaged", "--yes", "--json").stdout)
+    assert [each["path"] for each in report["left"]] == ["old-0"]
+
+
+def test_nothing_goes_to_an_archive_that_does_not_know_the_topic(tmp_path: Path) -> None:
+    """Archived elsewhere, all of it still local: the default archive must not take its place unsaid."""
+    shell = Shell(tmp_path / "data")
+    right = ("--store-config", f"log.archive.url={tmp_path / 'right'}")
+    shell.ok("topic", "create", "t", "--config", "remote.storage.enable=true")
+    shell.ok("append", "t", stdin="x\n")
+    shell.ok("roll", "t")
+    shell.ok("archive", *right)
+
+    def refused(*arguments: str, code: int, output: str) -> None:
+        result = shell(*arguments)
+        assert result.exit_code == code, result.output
+        told = getattr(result, output)
+        assert "log.archive.url" in told
+        assert told.count("has no such topic t") + told.count("this archive has no topic t") == 1
+        assert not list(tmp_path.glob("data.archive/*"))
+
+    refused("archive", "--list", code=5, output="stderr")
+    refused("archive", "--verify", code=5, output="stdout")
+    refused("archive", code=11, output="stderr")
+    shell.ok("append", "t", stdin="y\n")
+    shell.ok("roll", "t")
+    refused("archive", code=11, output="stderr")
+    refused("janitor", code=11, output="stderr")
+    shell.ok("archive", *right)
+    assert "2" in shell.ok("archive", "--list", *right)
+
+
+def test_a_clone_does_not_need_the_archive(shell: Shell, tmp_path: Path) -> None:
+    result = shell("clone", str(tmp_path / "clone"))
+    assert result.exit_code == 0, result.output
+    assert "offsets 0 to 3 are only in the archive" in result.stderr
+    assert Shell(tmp_path / "clone").lines("read", "old") == ["here"]

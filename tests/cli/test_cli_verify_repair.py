@@ -8,8 +8,11 @@ import pathlib
 import pytest
 from typer.testing import CliRunner, Result
 
+import stratalog
 from stratalog.cli.app import app
 from stratalog.cli.guard import ExitCode
+
+CHECKPOINTS = ["recovery-point", "log-start", "replication", "cleaner"]
 
 
 @pytest.fixture
@@ -132,3 +135,104 @@ def test_the_latest_record_of_a_key_does_not_need_older_segments(tmp_path, index
     last = run(tmp_path, *by_key, "--last")
     assert last.exit_code == 0, last.output
     assert last.stdout == "newest\n"
+
+
+@pytest.fixture
+def sealed(tmp_path):
+    """Three sealed segments of ten records."""
+    for arguments in (["topic", "create", "t"], *([["append", "t"], ["roll", "t"]] * 3)):
+        result = CliRunner().invoke(app, [*arguments, "--data", str(tmp_path)], input="x\n" * 10)
+        assert result.exit_code == 0, result.output
+    return tmp_path
+
+
+@pytest.mark.parametrize("base", [0, 10])
+@pytest.mark.parametrize("sealed_by", [True, False])
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_removed_log_is_named_until_the_loss_is_accepted(sealed, base, sealed_by, opened, caplog):
+    (sealed / "t-0" / f"{base:020}.log").unlink()
+    if not sealed_by:
+        (sealed / "t-0" / f"{base:020}.seal").unlink()
+    if opened:  # recovery must not remove what tells of the loss
+        opened_by = CliRunner().invoke(app, ["append", "t", "--data", str(sealed)], input="x\n")
+        assert opened_by.exit_code == 0, opened_by.output
+        assert f"{base:020}.log is gone" in caplog.text
+    found = run(sealed, "verify", "--json")
+    assert found.exit_code == ExitCode.CORRUPTION
+    (damage,) = json.loads(found.stdout)["damages"]
+    assert (damage["first_offset"], damage["last_offset"]) == (base, base + 9)
+    assert damage["path"].endswith(f"{base:020}.log")
+    assert run(sealed, "repair", "t", "--action", "rebuild-indexes").exit_code == ExitCode.CORRUPTION
+    done = run(sealed, "repair", "t", "--action", "drop-damaged", "--yes", "--json")
+    assert done.exit_code == 0, done.output
+    (report,) = json.loads(done.stdout)
+    assert [(each["first_offset"], each["last_offset"]) for each in report["lost"]] == [(base, base + 9)]
+    assert run(sealed, "verify").exit_code == 0
+    assert not list((sealed / "t-0").glob(f"{base:020}.*index"))
+
+
+def test_what_a_deletion_left_behind_is_no_damage(sealed):
+    """Killed between the log and its sidecars: the log start tells, and the next open removes them."""
+    kept = {path.name: path.read_bytes() for path in (sealed / "t-0").glob(f"{0:020}.*")}
+    with stratalog.open(sealed) as store:
+        store.topic("t").delete_records(0, 10)
+    for name in (f"{0:020}.index", f"{0:020}.seal"):
+        (sealed / "t-0" / name).write_bytes(kept[name])
+    assert run(sealed, "verify").exit_code == 0
+    assert CliRunner().invoke(app, ["append", "t", "--data", str(sealed)], input="x\n").exit_code == 0
+    assert not (sealed / "t-0" / f"{0:020}.index").exists()
+
+
+PARTITION_FILES = ["t-0/partition.metadata", "t-0/leader-epoch-checkpoint"]
+STORE_FILES = ["meta.properties", *(f"{each}-offset-checkpoint" for each in CHECKPOINTS)]
+
+
+@pytest.mark.parametrize("name", [*PARTITION_FILES, *STORE_FILES])
+def test_unreadable_metadata_is_named_and_costs_no_record(sealed, name):
+    (sealed / name).write_bytes(b"garbage")
+    found = run(sealed, "verify", "--json")
+    assert found.exit_code == ExitCode.CORRUPTION
+    (damage,) = json.loads(found.stdout)["damages"]
+    assert (damage["path"], damage["first_offset"], damage["derived"]) == (str(sealed / name), None, True)
+    if name in PARTITION_FILES:
+        assert run(sealed, "repair", "t", "--action", "rebuild-indexes").exit_code == 0
+    else:
+        assert "remove it" in run(sealed, "verify").stdout
+        assert "stratalog repair" not in run(sealed, "verify").stdout
+        (sealed / name).unlink()
+        assert CliRunner().invoke(app, ["append", "t", "--data", str(sealed)], input="x\n").exit_code == 0
+    assert run(sealed, "verify").exit_code == 0
+    assert len(run(sealed, "read", "t").stdout.splitlines()) >= 30
+
+
+def test_damaged_settings_are_told_once_with_a_way_out_that_is_one(sealed):
+    (sealed / "stratalog.settings").write_bytes(b"garbage")
+    for arguments in (["verify"], ["repair", "t", "--action", "rebuild-indexes"], ["janitor"]):
+        result = run(sealed, *arguments)
+        assert result.exit_code == ExitCode.CORRUPTION, result.output
+        assert "move it away" in result.output
+        assert "stratalog repair" not in result.output
+        assert "another log directory" not in result.output
+        assert result.output.count("stratalog.settings") == 1
+
+
+def test_bytes_that_are_not_known_are_left_out(sealed):
+    (sealed / "t-0" / f"{10:020}.log").unlink()
+    skipped = run(sealed, "read", "t", "--skip-damaged")
+    assert skipped.exit_code == ExitCode.UNFINISHED
+    assert f"skipped {sealed}/t-0/{10:020}.log, offsets lost: 10-19" in skipped.stderr
+
+
+def test_a_dry_run_lists_damage_once(damaged):
+    shown = run(damaged, "repair", "t", "--action", "drop-damaged", "--dry-run")
+    assert shown.stdout.count("10-19") == 1
+    rebuilt = run(damaged, "repair", "t", "--action", "rebuild-indexes")
+    assert rebuilt.exit_code == ExitCode.CORRUPTION
+    assert rebuilt.stdout.count("10-19") == 1
+
+
+def test_a_repair_says_once_what_is_wrong(sealed):
+    (sealed / "t-0" / f"{10:020}.seal").write_bytes(b"garbage")
+    done = run(sealed, "repair", "t", "--action", "rebuild-indexes")
+    assert done.exit_code == 0, done.output
+    assert done.output.count(f"{10:020}.seal") == 1

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.errors import CorruptionError
-from stratalog.log.names import SEGMENT_KINDS, FileName, Kind, file_name, parse_file
+from stratalog.log.names import SEGMENT_KINDS, FileName, Kind, file_name, parse_file, torn_name
 from stratalog.log.segment.directory_state import (
     Action,
     Delete,
@@ -192,16 +192,31 @@ def test_a_swapped_index_beside_a_renamed_log_belongs_to_it() -> None:
     assert after(entries, view.leftovers) == {file_name(0, "log"): 1, file_name(0, "index"): 2}
 
 
-def test_orphans_go() -> None:
-    entries = {
-        **files(10),
-        file_name(0, "index"): 1,
-        file_name(5, "seal"): 1,
-        file_name(7, "index", ".swap"): 1,
-    }
-    view = view_of(entries)
-    assert after(entries, view.leftovers) == files(10)
+def test_sidecars_without_a_log_stay_and_are_told() -> None:
+    """They tell of lost records, unless they lie behind the log or something explains them."""
+    kept = {**files(10), file_name(0, "index"): 1, file_name(5, "seal"): 1}
+    view = view_of({**kept, file_name(20, "seal"): 1})
+    assert after({**kept, file_name(20, "seal"): 1}, view.leftovers) == kept
     assert [s.base_offset for s in view.segments] == [10]
+    assert view.orphans == (0, 5)
+
+
+@pytest.mark.parametrize(
+    "reason", [file_name(0, "log", ".deleted"), torn_name(0, 0), file_name(7, "index", ".swap")]
+)
+def test_explained_sidecars_without_a_log_go(reason) -> None:
+    entries = {**files(10), file_name(0, "index"): 1, file_name(0, "seal"): 1, reason: 1}
+    view = view_of(entries)
+    left = after(entries, view.leftovers)
+    left.pop(torn_name(0, 0), None)
+    assert (left, view.orphans) == (files(10), ())
+    deletes = [action.name for action in view.leftovers if isinstance(action, Delete)]
+    assert deletes[-1] == reason or reason not in deletes, "the reason goes last"
+
+
+def test_a_torn_end_does_not_explain_a_missing_log() -> None:
+    entries = {**files(10), file_name(0, "index"): 1, torn_name(0, 64): 1}
+    assert view_of(entries).orphans == (0,)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
+import os
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.console import Table, counted, note, progress, show, show_json
+from stratalog.cli.console import Table, counted, note, progress, show, show_json, warnings
 from stratalog.cli.guard import ExitCode
 from stratalog.cli.session import (
     OptionalTopic,
@@ -44,7 +45,7 @@ def verify(session: Session, topic: OptionalTopic = None, partition: PartitionOp
     """Check every byte and name each damaged range and the records lost to it (exit code 5)."""
     if partition is not None and topic is None:
         raise typer.BadParameter("--partition needs a TOPIC")
-    with session.read() as store, progress("verifying") as bar:
+    with warnings.holding() as told, session.read() as store, progress("verifying") as bar:
         from stratalog.store import verify as verify_store
 
         names = store.topics() if topic is None else [topic]
@@ -57,6 +58,7 @@ def verify(session: Session, topic: OptionalTopic = None, partition: PartitionOp
             bar(done, total)
 
         report = verify_store(store, topic, partition, progress=went_by)
+        told += map(_line, report.damages)
     checked = f"{counted(report.segments, 'segment')}, {format_bytes(report.bytes)}"
     facts = {
         "ok": report.ok,
@@ -69,9 +71,11 @@ def verify(session: Session, topic: OptionalTopic = None, partition: PartitionOp
         session.tell(facts, f"no damage in {checked}")
         return
     table = damage_table(report.damages)
-    table.footer = (
-        f"{len(report.damages):,} damaged in {checked}; `stratalog repair TOPIC` shows what can be done"
-    )
+    advice = "`stratalog repair TOPIC` shows what can be done"
+    if all(os.path.dirname(damage.path) in map(os.path.normpath, session.paths) for damage in report.damages):
+        advice = "no repair is needed, see above"  # files of a log directory, each with what to do
+    advice = _unread(report.damages) or advice
+    table.footer = f"{len(report.damages):,} damaged in {checked}; {advice}"
     session.tell(facts, table)
     raise typer.Exit(ExitCode.CORRUPTION)
 
@@ -107,33 +111,47 @@ def repair(
     """
     dry_run = dry_run or action is None
     chosen = (action or Action.REBUILD_INDEXES).value
-    with session.read() as store:
-        count = store.topic(topic).partitions
-        partitions = list(range(count)) if partition is None else [partition]
-        damaged = {each: _damages(store, topic, each) for each in partitions} if dry_run else {}
-    with session.look_or_change(only_looks=dry_run) as client:
-        done = [(each, client.repair(topic, each, action=chosen, dry_run=True)) for each in partitions]
+    with warnings.holding() as told:
+        with session.read() as store:
+            count = store.topic(topic).partitions
+            partitions = list(range(count)) if partition is None else [partition]
+            damaged = {each: _damages(store, topic, each) for each in partitions} if dry_run else {}
+        with session.look_or_change(only_looks=dry_run) as client:
+            done = [(each, client.repair(topic, each, action=chosen, dry_run=True)) for each in partitions]
+            if not dry_run:
+                if any(report.lost for _, report in done) and not yes:
+                    _show_lost(done, topic, "would be given up")
+                    confirm("Give these records up for good?", yes)
+                done = [
+                    (each, client.repair(topic, each, action=chosen, dry_run=False)) for each in partitions
+                ]
         if not dry_run:
-            if any(report.lost for _, report in done) and not yes:
-                _show_lost(done, topic, "would be given up")
-                confirm("Give these records up for good?", yes)
-            done = [(each, client.repair(topic, each, action=chosen, dry_run=False)) for each in partitions]
-    for each, report in done:
-        report.left = damaged.get(each, report.left)
+            with session.read() as store:  # the repair itself does not look at the archive
+                damaged = {each: _damages(store, topic, each) for each in partitions}
+        for each, report in done:
+            report.left = damaged[each]
+            told += [*report.actions, *map(_line, (*report.lost, *report.left))]
     left = [damage for _, report in done for damage in report.left]
     if session.json:
         show_json([_report_facts(report, topic, each, action, dry_run) for each, report in done])
     else:
         _show_lost(done, topic, "would be given up" if dry_run else "given up")
+        from stratalog.log.check.repair import NOTHING
+
         for each, report in done:
-            for line in report.actions:
+            for line in report.actions if report.actions != [NOTHING] or not report.left else ():
                 note(f"{topic}-{each}: {'dry run: ' if dry_run else ''}{line}")
         if left:
-            table = damage_table(left)
-            table.footer = f"{len(left):,} damaged; {_advice(topic, action, dry_run)}"
+            lost = [damage for _, report in done for damage in report.lost]
+            table = damage_table([damage for damage in left if damage not in lost])
+            table.footer = f"{len(left):,} damaged; {_advice(topic, action, dry_run, left)}"
             show(table)
     if left:
         raise typer.Exit(ExitCode.CORRUPTION)
+
+
+def _line(damage: Damage) -> str:
+    return f"{damage.path}: {damage.reason}"
 
 
 def _damages(store: Store, topic: str, partition: int) -> list[Damage]:
@@ -142,7 +160,9 @@ def _damages(store: Store, topic: str, partition: int) -> list[Damage]:
     return list(verify_store(store, topic, partition).damages)
 
 
-def _advice(topic: str, action: Action | None, dry_run: bool) -> str:
+def _advice(topic: str, action: Action | None, dry_run: bool, left: Sequence[Damage]) -> str:
+    if unread := _unread(left):
+        return unread
     if action is None:
         return (
             f"nothing was changed: `stratalog repair {topic} --action rebuild-indexes` makes indexes and "
@@ -152,6 +172,16 @@ def _advice(topic: str, action: Action | None, dry_run: bool) -> str:
     if dry_run:
         return "a dry run, nothing was changed: leave --dry-run out to repair"
     return "still there: --action drop-damaged or --action truncate gives up the records that are lost"
+
+
+def _unread(damages: Sequence[Damage]) -> str:
+    """Return what to do if nothing is wrong but an archive that cannot be read; else nothing."""
+    from stratalog.log.check.verify import UNREAD
+    from stratalog.store.tier.tiers import ANOTHER_ARCHIVE
+
+    if all(damage.reason.startswith(UNREAD) for damage in damages):
+        return f"a repair does not help; {ANOTHER_ARCHIVE}"
+    return ""
 
 
 def damage_facts(damage: Damage) -> dict[str, Any]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
+
+from stratalog.errors import StratalogError
 
 Progress = Callable[[int, int], None]
 NamedProgress = Callable[[str, int, int], None]
@@ -70,6 +73,60 @@ def show_json(value: object) -> None:
 def note(message: str) -> None:
     """Print a message on stderr."""
     print(message, file=sys.stderr)
+
+
+class Warnings(logging.Handler):
+    """Prints the library's warnings on stderr, each once a command.
+
+    Those of `holding` wait for the end of the block: what is told in another way is not said twice.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: set[str] = set()
+        self._held: list[str] | None = None
+        self._told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if self._held is not None:
+            self._held.append(line)
+        elif line not in self.said:
+            self.said.add(line)
+            note(line)
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[list[str]]:
+        """Yield a list for what is told; after the block print the warnings whose text it does not hold."""
+        if self._held is not None:
+            yield self._told
+            return
+        self._held, self._told = [], []
+        try:
+            yield self._told
+        except (StratalogError, OSError) as error:
+            self._told.append(str(error))
+            raise
+        finally:
+            held, self._held = self._held, None
+            for line in dict.fromkeys(held):
+                if line not in self.said and not any(_tells(each, line) for each in self._told):
+                    self.said.add(line)
+                    note(line)
+
+
+def _tells(told: str, line: str) -> bool:
+    """Return True if a message holds what a warning says behind its subject, or names its file or URL."""
+    subject, _, text = line.partition(": ")
+    url = text.partition(": ")[0]
+    return (
+        (text or line) in told
+        or ("/" in subject and f"{subject}: " in told)
+        or ("://" in url and url in told)
+    )
+
+
+warnings = Warnings()
 
 
 def counted(count: int, thing: str) -> str:

@@ -328,7 +328,7 @@ def adopt(
 @contextmanager
 def _new_store(session: Session) -> Iterator[AdminClient]:
     """Open the store, or make it; one that was made here is removed again if the command fails."""
-    is_new = not session.exists
+    is_new = not any(map(os.path.lexists, session.paths))
     above = [_missing_above(path) for path in session.paths]
     try:
         with session.change(create=True) as client:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import logging
 import os
 import sys
 from collections.abc import Iterator
 
 from stratalog import errors
+from stratalog.cli.console import warnings
 from stratalog.fs.contract import is_refusal
 
 
@@ -129,6 +131,9 @@ def debugging() -> bool:
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
     """Run a command; every error leaves as ``SystemExit`` with its line already printed."""
+    logger = logging.getLogger("stratalog")
+    warnings.said.clear()
+    logger.addHandler(warnings)
     try:
         yield
         sys.stdout.flush()
@@ -147,6 +152,8 @@ def guarded() -> Iterator[None]:
             raise
         complain(f"unexpected {type(error).__name__}: {error} (--debug shows where; please report it)")
         raise SystemExit(ExitCode.FAILURE) from None
+    finally:
+        logger.removeHandler(warnings)
 
 
 def complain(message: str) -> None:

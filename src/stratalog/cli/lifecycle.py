@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,6 +30,7 @@ from stratalog.cli.console import (
     progress,
     show,
     show_json,
+    warnings,
 )
 from stratalog.cli.guard import ExitCode
 from stratalog.cli.session import (
@@ -43,7 +45,7 @@ from stratalog.cli.session import (
     opt,
 )
 from stratalog.config.units import format_bytes, format_duration_ms, parse_duration_ms
-from stratalog.errors import InvalidArgumentError, StratalogError, UnknownTopicError
+from stratalog.errors import ArchiveError, InvalidArgumentError, StratalogError, UnknownTopicError
 from stratalog.model import SegmentState
 
 if TYPE_CHECKING:
@@ -187,8 +189,12 @@ def run_once(
 
 
 def run_round(session: Session, work: Round, *, only_looks: bool) -> LifecycleReport:
-    with session.look_or_change(only_looks=only_looks) as client, bars() as progress:
-        return work(client, progress)
+    warnings.said.clear()  # a round that goes wrong as the one before it says so again
+    with warnings.holding() as told:
+        with session.look_or_change(only_looks=only_looks) as client, bars() as progress:
+            report = work(client, progress)
+        told += report.notes
+        return report
 
 
 def _tell(session: Session, report: LifecycleReport, *, line: bool) -> None:
@@ -251,7 +257,11 @@ def now_ms() -> int:
 _VERBS = {
     "roll": ("seal {}", "sealed {}", "idle segment"),
     "delete": ("delete {}", "deleted {}", "segment"),
-    "drop-local": ("leave {} to the archive", "left {} to the archive", "segment"),
+    "drop-local": (
+        "remove the local copy of {}, which the archive has",
+        "removed the local copy of {}, which the archive has",
+        "segment",
+    ),
     "drop-archive": ("take {} out of the archive", "took {} out of the archive", "segment"),
     "compact": ("compact {}", "compacted {}", "partition"),
     "archive": ("archive {}", "archived {}", "segment"),
@@ -392,7 +402,7 @@ _ORDER = {str(state): at for at, state in enumerate(SegmentState)}
 def lifecycle(session: Session, topic: OptionalTopic = None) -> None:
     """Show segments, bytes and files of each partition by state, and segments that should be gone.
 
-    A partition that stays past due, or whose deleted files stay, leaks.
+    If a partition stays past due, or its deleted files are never removed, disk space is leaking.
     """
     with session.look() as client:
         numbers = client.lifecycle()
@@ -487,9 +497,21 @@ def archive(
         def work(client: AdminClient, report: NamedProgress | None) -> LifecycleReport:
             if take_over and topic is not None:
                 client.take_over_archive(topic)
-            return client.archive(topic, preview=preview, progress=report)
+            done = client.archive(topic, preview=preview, progress=report)
+            if client.remote:
+                return done  # the holder has its own archive
+            missing: list[str] = []
+            with contextlib.suppress(ArchiveError), _archive_of(session) as opened:
+                missing = [line for line in _missing(session, opened) if not _told(done, line)]
+            return replace(done, notes=(*done.notes, *missing))
 
         run_once(session, work, only_looks=preview, why_nothing=lambda: _not_archived(session, topic))
+
+
+def _told(report: LifecycleReport, line: str) -> bool:
+    """Return True if the report has a note on the partition that a line begins with."""
+    name = line.partition(": ")[0] + ": "
+    return any(note.startswith(name) for note in report.notes)
 
 
 @contextlib.contextmanager

@@ -142,8 +142,9 @@ def _name_skipped(damage: Damage, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"skipped": damage_facts(damage)}), file=sys.stderr)
     else:
-        where = f"{damage.path} at bytes {damage.start} to {damage.end}"
-        complain(f"skipped {where}, offsets lost: {lost_offsets(damage)} ({damage.reason})")
+        end = f" to {damage.end}" if damage.end >= 0 else " on"
+        where = f" at bytes {damage.start}{end}" if damage.start >= 0 else ""
+        complain(f"skipped {damage.path}{where}, offsets lost: {lost_offsets(damage)} ({damage.reason})")
 
 
 def _renderer(text: str | None, as_json: bool) -> Render:

@@ -12,14 +12,14 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stratalog.cli import guard
-from stratalog.cli.console import Table, is_terminal, note, show, show_json
+from stratalog.cli.console import Table, is_terminal, note, show, show_json, warnings
 from stratalog.config import BrokerConfig
 from stratalog.errors import ConfigError, NotFoundError, ReadOnlyError
 
@@ -135,7 +135,10 @@ class Session:
             self.require_store()
         from stratalog.store import connect
 
-        with connect(self.paths, self.config, create=create, remember=False) as connection:
+        with ExitStack() as stack:
+            with warnings.holding():  # an error that ends the command says the same
+                connection = connect(self.paths, self.config, create=create, remember=False)
+                stack.enter_context(connection)
             self._refuse_settings(connection)
             yield connection
 
@@ -174,18 +177,21 @@ class Session:
 
     @property
     def exists(self) -> bool:
-        """True when there is a store, or a part of it: one of several directories may be missing."""
-        from stratalog.fs import RealFileSystem
-
-        return any(map(RealFileSystem().exists, self.paths))
+        """True when there is a store, or a part of it: one of several directories may be missing or empty."""
+        return any(map(_is_of_a_store, self.paths))
 
     def require_store(self) -> None:
-        """Raise NotFoundError if there is no store: a mistyped path must not make one."""
+        """Raise NotFoundError if there is no store: a mistyped path or an empty mount point is none."""
         paths = self.paths
         if not self.exists:
-            raise NotFoundError(
-                f"no store at {paths[0]} — `stratalog topic create NAME --data {paths[0]}` makes one"
-            )
+            there = next(filter(os.path.lexists, paths), None)
+            make = f"`stratalog topic create NAME --data {there or paths[0]}` makes one"
+            if there is not None:
+                raise NotFoundError(
+                    f"no store at {there}: the directory has no meta.properties, no stratalog.settings and"
+                    f" no partition — is its disk mounted, is the path right? {make}"
+                )
+            raise NotFoundError(f"no store at {paths[0]} — {make}")
 
     def tell(self, facts: object, *shown: Table | str) -> None:
         """Print a result: ``facts`` as JSON, or tables on stdout and messages on stderr."""
@@ -197,6 +203,21 @@ class Session:
                 show(each)
             else:
                 note(each)
+
+
+def _is_of_a_store(path: str) -> bool:
+    """Return False if a directory is missing or holds nothing of a store; opening it tells other faults."""
+    from stratalog.format.metadata import META_PROPERTIES
+    from stratalog.format.settings import FILE_NAME
+    from stratalog.log.names import parse_partition_dir
+
+    try:
+        names = os.listdir(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return any(name in (META_PROPERTIES, FILE_NAME) or parse_partition_dir(name) for name in names)
 
 
 def option(

@@ -114,11 +114,12 @@ def create(
             client.create_topic(name, partitions, settings)
         except TopicExistsError as error:
             if not if_not_exists:
-                if "already exists" in str(error):
-                    error.add_note(
-                        "--if-not-exists accepts that, `stratalog topic alter` changes its settings"
-                    )
-                raise
+                if "already exists" not in str(error):
+                    raise
+                raise TopicExistsError(
+                    f"topic {name} already exists. Use --if-not-exists to accept that, or `topic alter` to"
+                    " change its settings."
+                ) from error
             session.tell({"topic": name, "created": False}, f"topic {name} already exists")
             return
     session.tell({"topic": name, "created": True}, f"created topic {name}")

@@ -101,5 +101,5 @@ def _integer(text: str, number: int, bound: int) -> int:
     if _NUMBER.fullmatch(text) and -bound <= (value := int(text)) < bound:
         return value
     raise CorruptionError(
-        f"checkpoint line {number}: {text[:100]!r} is no number of {bound.bit_length()} bits"
+        f"checkpoint line {number}: {text[:100]!r} is not a {bound.bit_length()}-bit number"
     )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from stratalog import locks
 from stratalog.errors import FormatError
 from stratalog.format import checkpoints as formats
+from stratalog.log.check.damage import reason_of
 from stratalog.log.context import LogContext
 from stratalog.log.read.follower import STILL_NS
 from stratalog.log.write.writer import PartitionWriter
@@ -60,7 +61,7 @@ class OffsetCheckpoint:
             self._missing = True
             return {}
         except FormatError as error:
-            self.context.warn(f"{self.path}: {error}; ignored")
+            self.context.warn(f"{self.path}: {reason_of(error)}; file ignored")
             return {}
 
     def as_written(self) -> Mapping[Key, int]:
@@ -195,9 +196,10 @@ def bring_up_to_date(where: LogDir, registry: Registry) -> None:
 def _log_start_to_keep(writer: PartitionWriter, known: int | None) -> int | None:
     """Return the log start to write down: never below the known one, which a deletion may be about to reach.
 
-    Where the log begins with its first segment no entry is needed, as in Kafka.
+    Where the log begins with its first segment no entry is needed, as in Kafka; nor a new one, as deleting
+    wrote its own: then a first segment that was lost still shows.
     """
     start = writer.log_start_offset
-    if known is None and start <= writer.segments()[0].base_offset and not writer.is_tiered:
-        return None
+    if start <= writer.segments()[0].base_offset and not writer.is_tiered:
+        return known
     return start if known is None else max(start, known)

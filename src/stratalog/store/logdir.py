@@ -28,6 +28,7 @@ from stratalog.format.metadata import MetaProperties
 from stratalog.format.settings import MAX_PARTITIONS, Settings, newest
 from stratalog.fs import FileSystem, Lock
 from stratalog.fs.contract import is_shortage
+from stratalog.log.check.damage import reason_of
 from stratalog.log.context import LogContext
 from stratalog.log.names import (
     LEADER_EPOCH_CHECKPOINT,
@@ -218,7 +219,7 @@ class LogDir:
         except FormatError as error:
             if path not in self._passed_over:
                 self._passed_over.add(path)
-                self.context.warn(f"{path}: {error}; another log directory may have a good copy")
+                self.context.warn(f"{path}: {reason_of(error)}; this copy is not used")
             return None
 
     @property

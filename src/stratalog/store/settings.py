@@ -219,6 +219,11 @@ class SavedSettings:
         return self._config.explicit if self._remember else dict(self.current.store)
 
 
+WITHOUT_SETTINGS = (
+    "put a copy of it back, or move it away to go on with every topic's data and without the topics' settings"
+)
+
+
 def _load(dirs: list[LogDir], *, read_only: bool) -> Settings:
     """Return the newest settings among the directories.
 
@@ -227,11 +232,11 @@ def _load(dirs: list[LogDir], *, read_only: bool) -> Settings:
     settings = newest(found for found in (each.read_settings() for each in dirs) if found is not None)
     damaged = [each for each in dirs if settings is None and each.has_settings]
     if damaged and not read_only:
-        raise CorruptionError(
-            "no copy of the store's settings can be read; move the file away to go on with every topic's"
-            " data and without its settings",
-            path=damaged[0].file(FILE_NAME),
+        error = CorruptionError(
+            "no copy of the store's settings can be read", path=damaged[0].file(FILE_NAME)
         )
+        error.add_note(WITHOUT_SETTINGS)
+        raise error
     return settings or Settings()
 
 

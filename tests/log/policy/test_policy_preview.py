@@ -105,7 +105,7 @@ def test_what_comes_later_or_not_at_all_is_not_due() -> None:
     assert coming is not None
     later = upcoming_step("events", 0, coming, CONFIG.retention_ms, log_start_offset=4)
     assert (later.action, later.when_ms, later.first_offset_lost) == ("delete", NOW + DAY + 1, 4)
-    assert later.why == "retention.ms: the 7d are over at 2026-01-02T00:00:00Z"
+    assert later.why == "expires 2026-01-02T00:00:00Z (retention.ms=7d)"
     assert not later.due
     put_off = skipped(later._replace(when_ms=None), "the clock jumped")
     assert (put_off.action, put_off.due, put_off.first_offset_lost) == ("skip", False, None)

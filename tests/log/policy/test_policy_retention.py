@@ -123,11 +123,13 @@ def test_sentences() -> None:
     assert [(expiry.detail, expiry.overdue_ms) for expiry in found] == [
         ("last offset 9 is below the log start offset 10", None),
         ("newest record 2025-12-24T00:00:00Z is 8d old, retention.ms is 7d", DAY),
-        ("4.0 MiB stay without it, retention.bytes is 1.0 MiB", None),
-        ("2.0 MiB stay without it, retention.bytes is 1.0 MiB", None),
+        ("4.0 MiB would remain without it; the limit is 1.0 MiB (retention.bytes)", None),
+        ("2.0 MiB would remain without it; the limit is 1.0 MiB (retention.bytes)", None),
     ]
     (last,) = expired(COUNT, row(0, 0, 0, 0), NOW, log_start_offset=0, high_watermark=40)
-    assert last.detail == "2 newer sealed segments stay without it, retention.segments is 2"
+    assert (
+        last.detail == "2 newer sealed segments would remain without it; the limit is 2 (retention.segments)"
+    )
 
 
 def test_a_record_from_the_future_counts_from_its_writing() -> None:

@@ -23,8 +23,9 @@ from stratalog.format import tail as tails
 from stratalog.format import txn_index
 from stratalog.log import names
 from stratalog.log.check.damage import UNKNOWN, Damage
+from stratalog.log.check.orphans import MISSING_LOG
 from stratalog.log.check.segment_check import CheckedSegment
-from stratalog.log.check.verify import check_files, check_segments, verify_partition
+from stratalog.log.check.verify import check_files, check_segments, is_named, verify_partition
 from stratalog.log.context import LogContext
 from stratalog.log.read.follower import PartitionFollower
 from stratalog.log.segment.directory_state import list_files, run_actions, swap_end, view_of
@@ -33,6 +34,7 @@ from stratalog.log.write.sync import read_tail
 
 RepairAction = Literal["rebuild-indexes", "drop-damaged", "truncate"]
 ACTIONS: tuple[RepairAction, ...] = get_args(RepairAction)
+NOTHING = "nothing to do"
 
 
 @dataclass(slots=True)
@@ -113,7 +115,7 @@ class _Repair:
             case "truncate":
                 self._truncate()
         if not self.report.actions:
-            self.report.actions.append("nothing to do")
+            self.report.actions.append(NOTHING)
         if not self.report.dry_run:
             self.report.left = list(verify_partition(self.view).damages)
 
@@ -143,7 +145,7 @@ class _Repair:
             if not damage.derived:
                 continue  # a log that ends too early
             self._do(
-                f"{damage.path}: removed ({damage.reason}); what it told is found from the log",
+                f"{damage.path}: removed ({damage.reason}); it is made again",
                 lambda path=damage.path: self._remove(path),  # type: ignore[misc]
             )
 
@@ -210,6 +212,30 @@ class _Repair:
             if checked.segment.is_active and end > checked.segment.base_offset:
                 self._begin_at(end)
             self._replace(checked, [each for each in within if each[0] < each[1]], lost)
+        self._remove_orphans()
+
+    def _remove_orphans(self, behind: int = 0) -> None:
+        """Accept the loss of logs from an offset on whose sidecars are still there, by removing those."""
+        for damage in check_files(self.view):
+            if damage.reason != MISSING_LOG or damage.first_offset < behind:
+                continue
+            stem = damage.path.removesuffix(names.LOG)
+            if not is_named(damage, self.report.lost):
+                self._give_up([damage], countable=self._was_contiguous(f"{stem}{names.SEAL}"))
+            self._do(
+                f"{stem}*: removed, the log is gone; lost offsets {_offsets([damage])}",
+                lambda stem=stem: self._remove_sidecars(stem),  # type: ignore[misc]
+            )
+
+    def _remove_sidecars(self, stem: str) -> None:
+        for kind in names.SEGMENT_KINDS[1:]:
+            self._remove(stem + kind)
+
+    def _was_contiguous(self, path: str) -> bool:
+        try:
+            return seals.parse(self.fs.read_file(path)).contiguous
+        except (FileNotFoundError, FormatError):
+            return False
 
     def _accept_gap(self, checked: CheckedSegment, lost: list[Damage]) -> None:
         """Write a seal that says that offsets are missing behind the segment."""
@@ -218,7 +244,7 @@ class _Repair:
         if seal is None:
             seal = segment.derive(self.config.index_interval_bytes, keyed=False).seal
         self._do(
-            f"{path}: accepts the gap behind the segment, offsets {_offsets(lost)}",
+            f"{path}: recorded the gap after this segment (offsets {_offsets(lost)}) as accepted",
             lambda: self.fs.write_atomic(path, seals.pack(replace(seal, contiguous=False))),
         )
         checked.segment.forget()
@@ -261,6 +287,7 @@ class _Repair:
                 path = f"{self.directory}/{name}"
                 self._do(f"{path}: removed, it is behind the cut", lambda path=path: self._remove(path))  # type: ignore[misc]
         self._replace(checked, [(position, segment.size)] if position < segment.size else [], lost[:1])
+        self._remove_orphans(cut)
 
     def _set_aside(self, segment: Segment) -> None:
         target = self._torn_path(segment.base_offset, 0)

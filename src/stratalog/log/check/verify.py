@@ -18,11 +18,15 @@ from dataclasses import dataclass
 from stratalog.errors import ArchiveError, CorruptionError, FormatError
 from stratalog.format import batch as batches
 from stratalog.format import producer_snapshot
+from stratalog.format.checkpoints import parse_leader_epochs
+from stratalog.format.metadata import PARTITION_METADATA, parse_partition_metadata
 from stratalog.format.tail import Tail
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.format.txn_index import parse as parse_txn_index
 from stratalog.log.check.damage import UNKNOWN, Damage, derived_damage, reason_of
+from stratalog.log.check.orphans import check_orphans
 from stratalog.log.check.segment_check import CheckedSegment, check_segment, sidecar_of
+from stratalog.log.names import LEADER_EPOCH_CHECKPOINT as EPOCHS
 from stratalog.log.names import MAX_OFFSET, SNAPSHOT, TAIL, parse_file
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.gaps import lost_behind, missing_between
@@ -33,6 +37,8 @@ from stratalog.log.write.producers import ProducerBatch, load_snapshot
 from stratalog.log.write.sync import read_tail
 
 Check = Callable[[int], CheckedSegment | None]
+
+UNREAD = "the archive cannot be read"
 
 LOOKS = 5
 """So often is a segment looked at that changes, or is gone, while it is checked."""
@@ -70,11 +76,11 @@ def verify_partition(view: LogView, *, progress: Callable[[int], None] | None = 
         size += checked.segment.size
         records += checked.records
         found += checked.damages
-    found += unread + [each for each in check_files(view) if not _is_named(each, found)]
+    found += unread + [each for each in check_files(view) if not is_named(each, found)]
     return VerifyReport(segments, size, records, tuple(found))
 
 
-def _is_named(damage: Damage, found: Sequence[Damage]) -> bool:
+def is_named(damage: Damage, found: Sequence[Damage]) -> bool:
     """Return True if the loss of these offsets of a log is known from its batches already."""
     return damage.first_offset >= 0 and any(
         each.path == damage.path
@@ -141,7 +147,7 @@ def _unread(view: LogView, segments: Sequence[Segment], error: ArchiveError) -> 
     """Build the damage for segments in an archive that cannot be read."""
     first, last = segments[0].base_offset, (segments[-1].next_offset or segments[-1].base_offset + 1) - 1
     count = f"{len(segments)} segment{'' if len(segments) == 1 else 's'}"
-    why = f"the archive cannot be read: {error}; {count} there, offsets {first} to {last}, were not checked"
+    why = f"{UNREAD}: {error}; {count} there, offsets {first} to {last}, were not checked"
     return Damage(f"{view.topic}-{view.partition}", UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, why)
 
 
@@ -210,7 +216,7 @@ def _missing(before: CheckedSegment, segment: Segment, after: CheckedSegment) ->
 
 
 def check_files(view: LogView) -> list[Damage]:
-    """Check the files that belong to no segment: producer snapshots must parse, the tail must be its own.
+    """Check the files that belong to no segment: metadata and snapshots must parse, the tail must be its own.
 
     Without a writer here, a snapshot past the synced end may be a leftover of a power cut.
     """
@@ -223,14 +229,24 @@ def check_files(view: LogView) -> list[Damage]:
     except (FileNotFoundError, NotADirectoryError):
         return []  # nothing but the archive is left of it
     found = []
-    synced = min((each.base_offset for each in segments if each.unsynced), default=MAX_OFFSET)
+    synced = known = min((each.base_offset for each in segments if each.unsynced), default=MAX_OFFSET)
     try:
         tail = read_tail(fs, directory, owner_of(fs, directory, view.partition))
         found += [] if tail is None else _check_synced(view, tail)
+        known = known if tail is None else min(known, tail.synced_offset)
         if tail is not None and tail.clean:
             synced = max(synced, tail.synced_offset)
     except FormatError as error:
         found.append(derived_damage(f"{directory}/{TAIL}", reason_of(error)))
+    with suppress(FileNotFoundError):
+        found += check_orphans(view, known)
+    for name, parse in ((PARTITION_METADATA, parse_partition_metadata), (EPOCHS, parse_leader_epochs)):
+        try:
+            parse(fs.read_file(f"{directory}/{name}"))
+        except FileNotFoundError:
+            continue
+        except CorruptionError as error:
+            found.append(derived_damage(f"{directory}/{name}", error.reason))
     for name in listed:
         parsed = parse_file(name)
         path = f"{directory}/{name}"

@@ -110,7 +110,7 @@ def upcoming_step(
 ) -> Step:
     """Return the deletion that `next_expiry` foresees."""
     segment, when_ms = coming
-    why = f"retention.ms: the {format_duration_ms(retention_ms)} are over at {moment(when_ms)}"
+    why = f"expires {moment(when_ms)} (retention.ms={format_duration_ms(retention_ms)})"
     lost = max(segment.base_offset, log_start_offset)
     return _step("delete", topic, partition, segment, why, when_ms=when_ms, lost=lost)
 

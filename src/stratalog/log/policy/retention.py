@@ -222,7 +222,8 @@ def by_bytes(name: Reason, limit_bytes: int, segments: Sequence[SegmentFacts]) -
         rest_bytes = up_to[-1] - up_to[index]
         if not 0 <= limit_bytes <= rest_bytes:
             return None
-        detail = f"{format_bytes(rest_bytes)} stay without it, {name} is {format_bytes(limit_bytes)}"
+        rest, limit = format_bytes(rest_bytes), format_bytes(limit_bytes)
+        detail = f"{rest} would remain without it; the limit is {limit} ({name})"
         return Expiry(segment, name, detail, None)
 
     return rule
@@ -269,8 +270,8 @@ def _by_count(keep: int, segments: Sequence[SegmentFacts]) -> Rule:
         newer = sealed - index - 1
         if not 0 <= keep <= newer:
             return None
-        noun = "segment stays" if newer == 1 else "segments stay"
-        detail = f"{newer} newer sealed {noun} without it, retention.segments is {keep}"
+        rest = f"{newer} newer sealed segment{'' if newer == 1 else 's'}"
+        detail = f"{rest} would remain without it; the limit is {keep} (retention.segments)"
         return Expiry(segment, "retention.segments", detail, None)
 
     return rule

@@ -95,6 +95,8 @@ class DirectoryView:
     ``deleted``   the ``.log`` files that wait for removal.
     ``torn``      bytes that recovery cut off; never touched.
     ``unknown``   other names; never touched.
+    ``orphans``   base offsets below the last segment that have sidecars, no log, and nothing that explains
+                  it: lost records, unless the log start has passed them. ``leftovers`` does not touch them.
     """
 
     segments: tuple[SegmentFiles, ...]
@@ -105,6 +107,7 @@ class DirectoryView:
     deleted: tuple[FileName, ...]
     torn: tuple[FileName, ...]
     unknown: tuple[str, ...]
+    orphans: tuple[int, ...] = ()
 
 
 _Files = dict[Kind, str]  # kind -> name
@@ -161,7 +164,11 @@ def view_of(
         for base in [base for base in swap if base >= smallest]:
             invalid.extend(_in_order(swap.pop(base)))
 
+    # A log that is being deleted, or was cut off whole, explains its sidecars; they go before it does.
+    gone = {file.base_offset for file in (*deleted, *torn) if file.position <= 0}
+    explained = [base for base, files in plain.items() if names.LOG not in files and base in gone]
     plan = _Plan()
+    plan.phase(Delete(name) for base in explained for name in _in_order(plain.pop(base)))
     plan.phase(Delete(name) for name in doomed)
     plan.phase(Delete(name) for name in invalid)
     plan.phase(Delete(file.name) for file in cleaned)
@@ -169,10 +176,11 @@ def view_of(
     whole = sorted(base for base, files in swap.items() if names.LOG in files)
     ends = {base: next_offset_of(base) if next_offset_of is not None else None for base in whole}
     undecided = tuple(base for base, end in ends.items() if end is None)
+    orphans: tuple[int, ...] = ()
     if undecided:
         segments = _servable(entries, plain, swap)
     else:
-        segments = _complete(entries, plain, swap, ends, plan)
+        segments, orphans = _complete(entries, plain, swap, ends, plan)
         snapshots = _settle_snapshots(snapshots, segments, plan)
     return DirectoryView(
         segments=segments,
@@ -183,6 +191,7 @@ def view_of(
         deleted=tuple(deleted),
         torn=tuple(torn),
         unknown=tuple(unknown),
+        orphans=orphans,
     )
 
 
@@ -273,8 +282,12 @@ def _complete(
     swap: Mapping[int, _Files],
     ends: Mapping[int, int | None],
     plan: _Plan,
-) -> tuple[SegmentFiles, ...]:
-    """Finish the replacement: delete what is replaced, take ``.swap`` off, delete what has no ``.log``."""
+) -> tuple[tuple[SegmentFiles, ...], tuple[int, ...]]:
+    """Finish the replacement: delete what is replaced, take ``.swap`` off; return the segments and orphans.
+
+    Sidecars without a log go while a ``.swap`` shows why, so that none stay behind without a reason. Others
+    stay if they lie below the last segment.
+    """
     if ends:
         # Kafka takes the hull of all swaps, not each range: a segment whose base fell into a gap that
         # compaction left between two of them is replaced as well. An empty swap replaces its own base.
@@ -284,11 +297,20 @@ def _complete(
         for part in removal_order({base: plain.pop(base) for base in replaced}, ends):
             plan.phase(Delete(name) for name in part)
 
+    both = {base: (plain.get(base, {}), swap.get(base, {})) for base in sorted(plain.keys() | swap.keys())}
+    logs = [base for base, (old, new) in both.items() if names.LOG in old or names.LOG in new]
+    without = [base for base in both if base not in logs]
+    orphans = [base for base in without if not swap and logs and base < logs[-1]]
+    plan.phase(
+        Delete(name)
+        for base in without
+        if base not in orphans
+        for part in both[base]
+        for name in _in_order(part)
+    )
     segments = []
-    orphans: list[str] = []
-    for base in sorted(plain.keys() | swap.keys()):
-        old, new = plain.get(base, {}), swap.get(base, {})
-        if names.LOG in old or names.LOG in new:
+    for base, (old, new) in both.items():
+        if base in logs:
             segments.append(_segment(entries, base, old, new))
             # One phase for each segment: with three swaps, the middle one renamed and the others not
             # would look as if the middle one were an old segment inside their hull. Its log by itself: a
@@ -296,10 +318,7 @@ def _complete(
             renames = [Rename(name, name.removesuffix(names.SWAP)) for name in _in_order(new)]
             plan.phase(renames[:1] if names.LOG in new else ())
             plan.phase(renames[1:] if names.LOG in new else renames)
-        else:
-            orphans += [*_in_order(old), *_in_order(new)]
-    plan.phase(Delete(name) for name in orphans)
-    return tuple(segments)
+    return tuple(segments), tuple(orphans)
 
 
 def _segment(entries: Mapping[str, int], base: int, old: _Files, new: _Files) -> SegmentFiles:

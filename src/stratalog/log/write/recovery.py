@@ -32,6 +32,7 @@ from stratalog.format.tail import Tail
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log import names
 from stratalog.log.check.damage import reason_of
+from stratalog.log.check.orphans import checkpointed_start
 from stratalog.log.check.resync import resume
 from stratalog.log.context import LogContext
 from stratalog.log.read.list_offsets import read_epochs
@@ -133,6 +134,7 @@ class _Recovery:
         if not segments:
             segments = [self._create(max(self.how.log_start_offset, self.how.local_start_offset))]
         self.synced_offset = self._known_synced(tail)
+        self._settle_orphans(view)
         trusted = self._trusted(segments, tail)
         active, unsynced, end = self._find_end(segments, trusted)
         aborted: dict[int, list[AbortedTxn]] = {}
@@ -221,13 +223,30 @@ class _Recovery:
     # -- the directory -------------------------------------------------------------------------
 
     def _settle(self) -> DirectoryView:
-        """Finish or undo swaps, remove deleted files and orphans, by Kafka's rules."""
+        """Finish or undo swaps and remove deleted files, by Kafka's rules."""
         entries = list_files(self.fs, self.directory)
         view = view_of(entries, lambda base: swap_end(self.context, self.directory, base))
         if view.leftovers:
             run_actions(self.context, self.directory, view.leftovers)
             view = view_of(list_files(self.fs, self.directory))
         return view
+
+    def _settle_orphans(self, view: DirectoryView) -> None:
+        """Remove the sidecars that a deletion or a power cut left without a log; others tell of a loss."""
+        if not view.orphans:
+            return
+        # Not what this open was told: a log start that only follows the first segment explains nothing.
+        start = checkpointed_start(self.fs, self.directory, self.topic, self.partition)
+        start = max(start, self.how.local_start_offset)
+        bases = sorted((*view.orphans, *(files.base_offset for files in view.segments)))
+        for base, following in pairwise(bases):
+            if base not in view.orphans:
+                continue
+            if following <= start or following > self.synced_offset:
+                for kind in names.SEGMENT_KINDS:
+                    self._remove(f"{self.directory}/{names.file_name(base, kind)}")
+            else:
+                self._damage(f"{names.file_name(base, names.LOG)} is gone, its indexes are still there")
 
     def _segments(self, view: DirectoryView) -> list[Segment]:
         where = (self.context, self.directory, self.topic, self.partition)

@@ -423,10 +423,8 @@ def _copy_segments(
 ) -> list[str]:
     """Copy every segment below ``cut``; return the file names that must not have changed afterwards."""
     used: list[str] = []
-    for segment, stop, whole in part.segments_below(cut):
+    for segment, stop, whole in part.segments_below(cut, archived=archived):
         files = part.directory_files.get(segment.base_offset)
-        if files is None and not archived:
-            continue
         if files is not None:
             used.append(files.log)
         if files is None or anew or not whole or not part.ours:

@@ -178,13 +178,16 @@ class Part:
             self._tail_synced = True
         return self._linkable_below
 
-    def segments_below(self, end: int) -> Iterator[tuple[Segment, int, bool]]:
+    def segments_below(self, end: int, *, archived: bool = True) -> Iterator[tuple[Segment, int, bool]]:
         """Yield the segments with offsets from the log start to ``end``: each, where it ends, and if whole.
 
-        A segment is whole if its successor begins where it ends; the last one is cut at ``end``. Raise
-        CorruptionError if offsets are missing, FileNotFoundError if the source changed.
+        A segment is whole if its successor begins where it ends; the last one is cut at ``end``. Without
+        ``archived`` the archive is not asked, and its segments are left out. Raise CorruptionError if offsets
+        are missing, FileNotFoundError if the source changed.
         """
         start, segments = self.log_start_offset, self.segments
+        if not archived:
+            segments = tuple(each for each in segments if each.base_offset in self.directory_files)
         try:
             check_complete(segments, start, end)
         except CorruptionError as error:

@@ -12,7 +12,15 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stratalog.errors import FormatError, LogDirOfflineError, UnknownTopicError
+from stratalog.errors import (
+    CorruptionError,
+    FormatError,
+    LogDirOfflineError,
+    UnknownTopicError,
+    UnsupportedFormat,
+)
+from stratalog.format.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, RECOVERY_POINT, parse_offsets
+from stratalog.format.metadata import META_PROPERTIES, parse_meta_properties
 from stratalog.format.settings import FILE_NAME as SETTINGS
 from stratalog.format.settings import parse as parse_settings
 from stratalog.log import names
@@ -25,6 +33,7 @@ from stratalog.log.segment.directory_state import list_files, view_of
 from stratalog.model import SegmentState
 from stratalog.store.lifecycle.planning import overdue
 from stratalog.store.moving import unmoved
+from stratalog.store.settings import WITHOUT_SETTINGS
 
 if TYPE_CHECKING:
     from stratalog.store.catalog import TopicEntry, View
@@ -246,26 +255,40 @@ def verify(
     return report
 
 
+NEXT_CHANGE = "another log directory has them, and the next change of a topic writes them here again"
+MADE_AGAIN = "remove it, the next open for writing makes it again"
+
+
 def _check_dirs(store: Store) -> Iterator[Damage]:
-    """Check what belongs to no partition: that each log directory can be used, and the settings in it."""
+    """Check what belongs to no partition: that each log directory can be used, and Kafka's files in it."""
     for each in store.partitions.dirs.all:
         if each.offline is not None:
             # Nobody knows what it holds.
             yield Damage(each.path, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, f"it is offline: {each.offline}")
             continue
-        path = each.file(SETTINGS)
-        try:
-            parse_settings(store.partitions.context.fs.read_file(path))
-        except FileNotFoundError:
-            continue
-        except FormatError as error:
-            elsewhere = store.partitions.settings.current.generation
-            way_out = (
-                "another log directory has them, and the next change of a topic writes them here again"
-                if elsewhere
-                else "move the file away to go on with every topic's data and without its settings"
-            )
-            yield derived_damage(path, f"{reason_of(error)}; {way_out}")
+        elsewhere = store.partitions.settings.current.generation
+        for name, parse, way_out in (
+            (SETTINGS, parse_settings, NEXT_CHANGE if elsewhere else WITHOUT_SETTINGS),
+            (META_PROPERTIES, _parse_meta_properties, f"{MADE_AGAIN}, with new ids"),
+            (RECOVERY_POINT, parse_offsets, MADE_AGAIN),
+            (HIGH_WATERMARK, parse_offsets, MADE_AGAIN),
+            (CLEANER, parse_offsets, MADE_AGAIN),
+            (LOG_START, parse_offsets, f"{MADE_AGAIN}; records deleted by offset may show again"),
+        ):
+            try:
+                parse(store.partitions.context.fs.read_file(each.file(name)))
+            except FileNotFoundError:
+                continue
+            except FormatError as error:
+                if isinstance(error, UnsupportedFormat) and name != SETTINGS:
+                    continue  # another broker's, and not damage
+                yield derived_damage(each.file(name), f"{reason_of(error)}; {way_out}")
+
+
+def _parse_meta_properties(data: bytes) -> None:
+    known = parse_meta_properties(data)
+    if (known.cluster_id, known.node_id, known.directory_id) == (None, None, None):
+        raise CorruptionError(f"{META_PROPERTIES}: no id in it")
 
 
 def _verify(store: Store, name: str, number: int, progress: Callable[[int], None] | None) -> VerifyReport:

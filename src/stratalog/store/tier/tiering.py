@@ -49,6 +49,7 @@ from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.admin.control import Progress
 from stratalog.store.logdir import META_PROPERTIES
 from stratalog.store.tier.tiers import (
+    ANOTHER_ARCHIVE,
     ColdFollower,
     Tier,
     copy_of,
@@ -151,6 +152,8 @@ class Tiering:
         if tier is None:
             raise ArchiveError(f"{writer.topic}-{writer.partition} has no topic id and cannot be archived")
         tier.confirm()
+        if tier.manifest is None:
+            self._refuse_another(tier)
         entry = self._partitions.entries.get(writer.topic)
         if entry is not None:
             tier.describe(entry.partitions, dict(entry.overrides))
@@ -158,6 +161,21 @@ class Tiering:
             with self._changing(writer, tier):  # a deletion that was cut short before it counted
                 tier.archive.mark_deleted(False)
         return tier
+
+    def _refuse_another(self, tier: Tier) -> None:
+        """Raise ArchiveError if segments of a partition are archived, and this archive knows none."""
+        copy = None
+        with suppress(FormatError):
+            copy = read_local_copy(self._context.fs, tier.directory)
+        if copy is None or not copy.manifest.segments:
+            return
+        error = ArchiveError(
+            f"this archive has no topic {copy.manifest.topic}, and segments of it are archived; was"
+            f" log.archive.url changed? If their archive is lost for good, remove {tier.directory}/{ARCHIVE}",
+            url=tier.archive.url,
+        )
+        error.add_note(ANOTHER_ARCHIVE)
+        raise error
 
     # -- facts ---------------------------------------------------------------------------------------
 

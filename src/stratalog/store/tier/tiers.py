@@ -69,6 +69,8 @@ def missing_in(fs: FileSystem, log_dirs: Iterable[str], archive: Archive) -> lis
                 lines.append(str(error))
                 continue
             missing = _lost(known, start, found)
+            if missing is None and found is None and known.segments:
+                missing = known.segments[0].base_offset  # local too, and yet: this is another archive
             if missing is not None:
                 lines.append(f"{name}: {_not_there(there, missing, found)} ({ANOTHER_ARCHIVE})")
     return lines
