@@ -381,8 +381,8 @@ class Partitions:
                 finish(each.path, each.mark_clean)
         if no_room:
             self.context.warn(
-                f"{no_room[0]}; nothing is lost: what a clean stop writes is missing, so the next open reads"
-                " more of the log"
+                f"{no_room[0]}; no data is lost: the files of a clean shutdown could not be written, so the"
+                " next open takes longer"
             )
         for where, error in errors[1:]:
             self._ticker.troubles.report(where, error)
