@@ -209,7 +209,7 @@ def _is_of_a_store(path: str) -> bool:
     """Return False if a directory is missing or holds nothing of a store; opening it tells other faults."""
     from stratalog.format.metadata import META_PROPERTIES
     from stratalog.format.settings import FILE_NAME
-    from stratalog.log.names import parse_partition_dir
+    from stratalog.log.names import parse_file, parse_partition_dir
 
     try:
         names = os.listdir(path)
@@ -217,7 +217,10 @@ def _is_of_a_store(path: str) -> bool:
         return False
     except OSError:
         return True
-    return any(name in (META_PROPERTIES, FILE_NAME) or parse_partition_dir(name) for name in names)
+    return any(
+        name in (META_PROPERTIES, FILE_NAME) or parse_partition_dir(name) or parse_file(name)
+        for name in names
+    )
 
 
 def option(

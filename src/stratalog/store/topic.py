@@ -559,7 +559,10 @@ class Topic:
 
     def _entry(self) -> TopicEntry:
         """Return what the store knows of this topic; UnknownTopicError when it was deleted."""
-        entry = self._partitions.entry(self.name)
+        try:
+            entry = self._partitions.entry(self.name)
+        except UnknownTopicError:
+            raise UnknownTopicError(f"topic {self.name} was deleted") from None
         if self.entry_id is not None and entry.id != self.entry_id:
             raise UnknownTopicError(
                 f"topic {self.name} was deleted, and another one was created under its name; get that one"
@@ -575,7 +578,11 @@ class Topic:
             view = views[partition]
             if view is not None:
                 return view
-        view = partitions.view(self.name, partition)
+        try:
+            view = partitions.view(self.name, partition)
+        except UnknownTopicError:
+            self._entry()
+            raise
         self._entry()  # behind it: a view of this topic is gone before another topic has its name
         state = partitions.registry.state
         entry = state.entries.get(self.name)
@@ -612,7 +619,7 @@ class Topic:
         """Run ``act`` once more after a writer was closed: on the writer that took over, if there is one."""
         try:
             return self._partitions.on(writer, act, *args, **options)
-        except ClosedError:
+        except (ClosedError, UnknownTopicError):
             self._entry()
             raise
         finally:
