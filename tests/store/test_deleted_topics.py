@@ -58,7 +58,8 @@ def test_in_the_process_that_deleted_it(tmp_path: Path, act: Callable[[Topic], o
         stale = fresh(store, b"old")
         store.delete_topic("t")
         topic = fresh(store, b"new") if again else None
-        with pytest.raises(UnknownTopicError, match="created under its name" if again else "topic t was deleted"):
+        told = "created under its name" if again else "topic t was deleted"
+        with pytest.raises(UnknownTopicError, match=told):
             act(stale)
         if topic is not None:
             assert [record.value for record in topic.read()] == [b"new"]
