@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from stratalog.errors import ConfigError
 from stratalog.log.check.damage import Damage
 from stratalog.log.check.segment_check import CheckedSegment, check_segment
-from stratalog.log.check.verify import VerifyReport, check_files, check_segments, check_standing_still
+from stratalog.log.check.verify import (
+    VerifyReport,
+    check_files,
+    check_segments,
+    check_standing_still,
+    is_named,
+)
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.reader import LogView
 from stratalog.log.segment.segment import Segment
@@ -280,9 +286,7 @@ class CheckingPartitions:
             return check_standing_still(view, base_offset) if checked is None else checked
 
         segments = list(check_segments(view, check=check))
-        return VerifyReport(
-            len(segments),
-            sum(each.segment.size for each in segments),
-            sum(each.records for each in segments),
-            (*(damage for each in segments for damage in each.damages), *check_files(view)),
-        )
+        found = [damage for each in segments for damage in each.damages]
+        found += [each for each in check_files(view) if not is_named(each, found)]
+        size, records = sum(each.segment.size for each in segments), sum(each.records for each in segments)
+        return VerifyReport(len(segments), size, records, tuple(found))
