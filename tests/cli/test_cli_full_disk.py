@@ -57,7 +57,7 @@ def test_appended_on_a_full_disk_counts_as_appended(disk: SmallDisk, pages: int)
         assert said[-1].startswith("appended 1 record")
         assert len(said) <= 2, done.stderr
         for line in said[:-1]:
-            assert "nothing is lost" in line
+            assert "no data is lost" in line
             assert "No space left on device" in line
             assert line.count("cannot ") == 1
             assert line.count(str(disk.log)) <= 2
