@@ -469,7 +469,7 @@ class Store:
     def _try_repair(self, name: str, partition: int, action: str) -> RepairReport:
         """Report what a repair would do, with its own handles; the partition stays open.
 
-        Beside a holder, which may move or replace what is looked at, it looks again in the place of now.
+        Beside a holder, which may move the partition or replace files, it looks again where they are now.
         """
         partitions, fs = self.partitions, self.partitions.context.fs
         for _ in range(MAX_LISTINGS if self.read_only else 1):
@@ -489,7 +489,7 @@ class Store:
                 partitions.opening.load()
         if missing:
             return partitions.opening.give_up(entry, partition, action=action, dry_run=True)
-        raise StorageError(f"{directory} changes all the time; try again") from gone
+        raise StorageError(f"{directory}: a file went while it was checked; try again") from gone
 
     # -- the life of segments ---------------------------------------------------------------------------
 

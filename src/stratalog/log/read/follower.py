@@ -41,7 +41,7 @@ from stratalog.model import SegmentInfo, SegmentState
 T = TypeVar("T")
 POLL_S = 0.01
 MAX_MOVES = 10
-"""A partition is looked for so often at most where it was moved to; a raw miss is an error after that."""
+"""How often one refresh follows a partition that keeps moving."""
 MAX_SEGMENT_BYTES = 2**31 - 1
 STILL_NS = 50_000_000
 """A directory changed less than this before it was listed may change again without its time moving."""
@@ -390,7 +390,7 @@ class PartitionFollower:
             self._unsynced.mark(found.segments, tail)
             if found.segments and not self._extend(found.segments[-1], tail):
                 found = found._replace(stamp=(-1, -1))
-            # Last: a log start moves before anything leaves the list, and leaves a directory after its log.
+            # Read last: a log start moves before any segment goes, and its entry goes after the directory.
             log_start = self._log_start()
             if self.context.fs.stat(self.directory).inode != stat.inode:
                 raise FileNotFoundError(self.directory)
