@@ -99,7 +99,7 @@ crash-pipelines: setup $(VENV)/.spark ## SIGKILL an ingest and a replay on Spark
 	@tests/interop/need_jdk.sh
 	@$(PY) -m tests.spark.crash_pipelines $(or $(KILLS),20)
 
-explore: setup ## two operations interleaved at every filesystem call, all pairs; SCHEDULE="append@7 x move" replays one, EVERY=5 thins them out
+explore: setup ## two operations interleaved at every filesystem call and lock, all pairs; SCHEDULE="append@7 x move" replays one, EVERY=5 thins them out
 	@EVERY=$(or $(EVERY),1) $(PY) -m tests.explore.explorer '$(SCHEDULE)'
 
 crash: setup ## SIGKILL at random moments, ROUNDS=200 times, and the interleavings of `make explore`; SEED=... replays a run

@@ -1,13 +1,15 @@
-"""Every pair of operations, the first one stopped before each of its filesystem calls.
+"""Every pair of operations, the first one stopped before each of its filesystem calls and of its locks.
 
     make explore                                  every schedule; prints how many there were
     make explore SCHEDULE="append@7 x move"       one of them again
+    make explore SCHEDULE="append@lock7 x move"   the same, where it takes its seventh lock
     make explore SCHEDULE="append x move"         one pair at all its pause points; * is any operation
     make explore EVERY=5                          every fifth pause point of every pair
 
 The operations ``*_beside`` are those of a read-only store beside the holder, on a topic that lies partly in
 the archive. Each schedule is judged several times: what a kill and power cuts leave while the first operation
-stands and when both are done, the store that goes on, and the store when it is opened again.
+stands before a filesystem call, and when both are done, the store that goes on, and the store when it is
+opened again.
 """
 
 from __future__ import annotations
@@ -48,14 +50,20 @@ def is_known(pair: Pair) -> bool:
     return any(second in pair and first in ("*", *pair) for first, second in KNOWN_WRONG)
 
 
-def run(checker: LockChecker, pair: Pair, pause_at: int, *, crashes: bool = True) -> tuple[int, str]:
-    """Run one schedule; return how many calls the first operation made, and what is wrong ("" if nothing)."""
+def run(
+    checker: LockChecker, pair: Pair, pause_at: int, *, crashes: bool = True, at_locks: bool = False
+) -> tuple[int, str]:
+    """Run one schedule; return how many calls the first operation made, and what is wrong ("" if nothing).
+
+    ``at_locks``: how many locks it took, and it stops before one of them.
+    """
     world = world_of(*pair)
-    schedule = Schedule(checker, pause_at)
+    schedule = Schedule(checker, pause_at, at_locks=at_locks)
     world.fs.before_call = world.cloud_fs.before_call = schedule.before_call
     modes: tuple[SurvivorMode, ...] = (
         ("kill", "drop", "torn" if pause_at % 2 else "reorder") if crashes else ()
     )
+    while_paused = () if at_locks else modes  # the disk is as before the next filesystem call
     failures: list[BaseException] = []
 
     def act(name: str, other: str) -> None:
@@ -70,7 +78,7 @@ def run(checker: LockChecker, pair: Pair, pause_at: int, *, crashes: bool = True
         schedule.run(
             partial(act, pair[0], pair[1]),
             partial(act, pair[1], pair[0]),
-            partial(_look, world, modes, pause_at, failures),
+            partial(_look, world, while_paused, pause_at, failures),
         )
         world.fs.before_call = world.cloud_fs.before_call = None
         if not failures:
@@ -106,30 +114,33 @@ def explore(
 ) -> tuple[int, list[str]]:
     """Run every (or every n-th) schedule of these pairs; return how many, and those that broke a promise."""
     count, failures = 0, []
-    for pair in chosen:
+    for pair, at_locks in ((pair, at_locks) for pair in chosen for at_locks in (False, True)):
         began, bad, at, schedules = time.monotonic(), 0, 1, 1
+        crashes = pair[0] not in BESIDE  # a reader changes nothing
         while True:
-            calls, wrong = run(checker, pair, at, crashes=pair[0] not in BESIDE)  # a reader changes nothing
+            calls, wrong = run(checker, pair, at, crashes=crashes, at_locks=at_locks)
             if wrong:
                 bad += 1
-                failures.append(f"{pair[0]}@{at} x {pair[1]}: {wrong}")
+                failures.append(f"{pair[0]}@{'lock' * at_locks}{at} x {pair[1]}: {wrong}")
             count += 1
             if calls < at or "does not end" in wrong:
                 break
             at += every * (THINNED if pair[0] in BESIDE else 1)
             schedules += 1
         if tell:
-            took = time.monotonic() - began
-            print(f"{pair[0]} x {pair[1]}: {schedules} schedules, {bad} wrong, {took:.1f} s", flush=True)
+            took, where = time.monotonic() - began, " at locks" if at_locks else ""
+            print(
+                f"{pair[0]} x {pair[1]}{where}: {schedules} schedules, {bad} wrong, {took:.1f} s", flush=True
+            )
     return count, failures
 
 
-def slice_of(seed: int, size: int) -> list[tuple[Pair, int]]:
-    """A seeded choice of schedules: pairs in turn, each at a pause point of its own."""
+def slice_of(seed: int, size: int) -> list[tuple[Pair, int, bool]]:
+    """A seeded choice of schedules: pairs in turn, each at a pause point of its own, some at locks."""
     rng = random.Random(seed)
     order = pairs()
     rng.shuffle(order)
-    return [(order[at % len(order)], rng.randrange(1, 40)) for at in range(size)]
+    return [(order[at % len(order)], rng.randrange(1, 40), rng.random() < 0.4) for at in range(size)]
 
 
 def main(arguments: list[str]) -> int:
@@ -139,7 +150,8 @@ def main(arguments: list[str]) -> int:
         if "@" in asked:
             left, _, second = asked.partition(" x ")
             first, _, at = left.partition("@")
-            wrong = run(checker, (first, second), int(at))[1]
+            at_locks = at.startswith("lock")
+            wrong = run(checker, (first, second), int(at.removeprefix("lock")), at_locks=at_locks)[1]
             print(wrong or "nothing wrong")
             return bool(wrong)
         chosen = pairs()

@@ -1,8 +1,9 @@
 """Two operations interleaved: the first stops before its k-th filesystem call, then the second runs.
 
+Or before it takes a lock for the k-th time: what it read before may be out of date under the lock.
 The second runs until it ends or waits for a lock or a condition, which checked locks tell; a wait they cannot
 see (a pool, a thread) counts after `BLIND_WAIT_S` without a filesystem call. Nothing else decides the order:
-a schedule named ``append@7 x delete_records`` runs the same way again.
+a schedule named ``append@7 x delete_records``, or ``append@lock7 x ...``, runs the same way again.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ class ScheduleError(AssertionError):
 class Schedule:
     """One interleaving. ``before_call`` is to be called before every filesystem call."""
 
-    def __init__(self, checker: LockChecker, pause_at: int) -> None:
+    def __init__(self, checker: LockChecker, pause_at: int, *, at_locks: bool = False) -> None:
         self.calls = 0
-        """Filesystem calls of the first operation so far."""
+        """Filesystem calls of the first operation so far, or locks taken by it."""
+        self._at_locks = at_locks
         self.paused_at = ""
         self._pause_at = pause_at
         self._checker = checker
@@ -45,14 +47,22 @@ class Schedule:
         """Stop the first operation when its time has come."""
         thread = threading.current_thread()
         if thread is self._first:
-            self.calls += 1
-            if self.calls == self._pause_at:
-                self.paused_at = call
-                self._paused.set()
-                if not self._resume.wait(PATIENCE_S):
-                    raise ScheduleError("never resumed")
+            if not self._at_locks:
+                self._count(call)
         elif thread is not threading.main_thread():
             self._moved.set()
+
+    def _before_lock(self, name: str) -> None:
+        if self._at_locks and threading.current_thread() is self._first:
+            self._count(f"the lock {name!r}")
+
+    def _count(self, call: str) -> None:
+        self.calls += 1
+        if self.calls == self._pause_at:
+            self.paused_at = call
+            self._paused.set()
+            if not self._resume.wait(PATIENCE_S):
+                raise ScheduleError("never resumed")
 
     def run(self, first: Callable[[], None], second: Callable[[], None], paused: Callable[[], None]) -> None:
         """Run both; ``paused`` is called when the first stands and the second has ended or waits."""
@@ -60,7 +70,7 @@ class Schedule:
         self._second = threading.Thread(
             target=self._until_the_end, args=(second,), name="second", daemon=True
         )
-        self._checker.on_block = self._on_block
+        self._checker.on_block, self._checker.on_take = self._on_block, self._before_lock
         try:
             self._first.start()
             self._wait(self._paused, "the first operation neither ends nor stops")
@@ -75,7 +85,7 @@ class Schedule:
             self._join(self._second)
         finally:
             self._resume.set()
-            self._checker.on_block = lambda blocked: None
+            self._checker.on_block, self._checker.on_take = (lambda _: None), (lambda _: None)
 
     def _until_the_end(self, act: Callable[[], None]) -> None:
         try:

@@ -12,6 +12,7 @@ import stratalog
 from stratalog import Record, Store
 from stratalog.errors import DiskFullError, LogDirOfflineError, ReadOnlyError
 from stratalog.fs import FailingFileSystem, Fault, FileSystem, MemoryFileSystem, SurvivorMode
+from stratalog.store.copies import export_topic, import_topic
 from stratalog.testing.clock import ManualClock
 from tests.store.pausing import PausingFileSystem, Running
 
@@ -102,6 +103,43 @@ def test_a_moved_partition_takes_its_log_start_with_it() -> None:
     with opened(after, paths=("/one", "/two")) as store:
         assert store.topic("t").log_start_offset() == 7
         assert values(store) == [b"7", b"8", b"9"]
+
+
+def test_a_checkpoint_in_the_middle_of_a_move_leaves_its_entries_alone() -> None:
+    """The target has the entries before the partition has its new name: nobody may take them for rubbish."""
+    disk, clock = MemoryFileSystem(), ManualClock()
+    fs = PausingFileSystem(disk)
+    store = opened(fs, clock, ("/one", "/two"))
+    filled(store).delete_records(0, 7)
+    with fs.pause_at("rename", "/two/t-0") as pause:
+        moving = Running(store.move_partition, "t", 0, "/two")
+        pause.wait_until_reached()
+        clock.advance(CHECKPOINT_MS)
+        store.tick()
+        now = disk.survivor("kill", random.Random(1))
+    moving.result()
+    for each in (now, disk.survivor("kill", random.Random(1))):
+        for read_only in (True, False):
+            with stratalog.open(["/one", "/two"], fs=each, background=False, read_only=read_only) as after:
+                assert after.topic("t").log_start_offset() == 7
+                assert values(after) == [b"7", b"8", b"9"]
+
+
+def test_a_checkpoint_in_the_middle_of_an_import_leaves_its_entries_alone() -> None:
+    disk, clock = MemoryFileSystem(), ManualClock()
+    fs = PausingFileSystem(disk)
+    store = opened(fs, clock)
+    filled(store, "source").delete_records(0, 7)
+    export_topic(store, "source", "/source.topic")
+    with fs.pause_at("rename", "/data/t-0") as pause:
+        importing = Running(import_topic, store, "/source.topic", name="t", fs=disk)
+        pause.wait_until_reached()
+        clock.advance(CHECKPOINT_MS)
+        store.tick()
+    importing.result()
+    with opened(disk.survivor("kill", random.Random(1))) as after:
+        assert after.topic("t").log_start_offset() == 7
+        assert values(after) == [b"7", b"8", b"9"]
 
 
 def test_a_partition_that_is_offline_keeps_its_checkpoints() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+import traceback
 
 import pytest
 
 import stratalog
 from stratalog import Record, errors
+from stratalog.archive import Manifest, PartitionArchive
 from stratalog.archive.manifest import parse_local
 from stratalog.format import batch as batches
 from stratalog.log.read.archived_segment import ArchivedSegment
+from stratalog.store.tier.tiers import read_local_copy
+from stratalog.testing.locks import LockChecker
 from tests.store.tiered import CONFIG, RECORDS, ROOT, TOPIC, Tiered
 
 COPY = f"{ROOT}/{TOPIC}-0/stratalog.archive"
@@ -426,3 +430,67 @@ def test_a_deletion_that_the_archive_did_not_follow_leaves_no_hole_there(tiered:
     tiered.reboot()
     tiered.check()
     tiered.check_archive()
+
+
+def test_a_deletion_beside_a_change_of_the_archive_is_not_undone(
+    tiered: Tiered, lock_checker: LockChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the archive's side read of the log start is out of date when it gets the partition's lock."""
+    tiered.seal(2)
+    writer = tiered.store.partitions.writer(TOPIC, 0)
+    deleted: list[int] = []
+
+    def delete(name: str) -> None:
+        if name == "partition" and not deleted and "_publish" in stack():
+            deleted.append(RECORDS + 2)
+            writer.advance_log_start(RECORDS + 2)
+
+    monkeypatch.setattr(lock_checker, "on_take", delete)
+    tiered.archive()
+    assert deleted
+    assert writer.log_start_offset == tiered.topic.log_start_offset() == RECORDS + 2
+
+
+def stack() -> set[str]:
+    return {frame.name for frame in traceback.extract_stack()}
+
+
+def test_a_reader_beside_knows_of_deletions_by_the_archive(tiered: Tiered) -> None:
+    tiered.seal(3)
+    tiered.leave()
+    tiered.delete_records(RECORDS + 2)
+    tiered.close()
+    tiered.fs.remove(f"{ROOT}/log-start-offset-checkpoint")
+    for read_only in (True, False):
+        with stratalog.open(
+            ROOT, fs=tiered.fs, objects=tiered.objects, read_only=read_only, background=False
+        ) as store:
+            assert store.topic(TOPIC).log_start_offset() == RECORDS + 2
+            assert next(iter(store.topic(TOPIC).read(0))).offset == RECORDS + 2
+
+
+def test_two_changes_of_the_archive_at_once_leave_the_newer_manifest(
+    tiered: Tiered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiered.seal(3)
+    tiered.archive()
+    look = PartitionArchive.manifest
+    late: list[Manifest | None] = []
+
+    def manifest(archive: PartitionArchive, *, refresh: bool = False) -> Manifest | None:
+        found = look(archive, refresh=refresh)
+        if not refresh and not late and "committed" in stack():
+            late.append(found)
+            tiered.topic.delete_records(0, RECORDS + 2)  # another thread, between the look and its use
+        return found
+
+    tiered.seal()
+    monkeypatch.setattr(PartitionArchive, "manifest", manifest)
+    tiered.archive()
+    assert late
+    writer = tiered.store.partitions.writer(TOPIC, 0)
+    copy = read_local_copy(tiered.fs, writer.directory)
+    assert copy is not None
+    with tiered.look() as archive:
+        assert [copy.manifest] == archive.manifests()
+    assert [segment.base_offset for segment in tiered.topic.segments(0)] == [12, 24, 36, 48]

@@ -257,6 +257,10 @@ class Changes:
         held = self._held.get(key)  # others take themselves off without the lock
         return held is None or held[0] == thread or self._closed
 
+    def under_way(self, name: str) -> bool:
+        """Return True if a topic, or one that Kafka would confuse it with, is being changed. Lock-free."""
+        return name.replace(".", "_") in self._held
+
     def close(self) -> None:
         """Let no change begin any more, and wait for those that are under way."""
         with self._changed.lock:

@@ -166,15 +166,18 @@ Value = Callable[[PartitionWriter, int | None], int | None]
 """Returns the entry of a partition, given the entry before."""
 
 
-def bring_up_to_date(where: LogDir, registry: Registry) -> None:
+def bring_up_to_date(where: LogDir, registry: Registry, is_changing: Callable[[str], bool]) -> None:
     """Write what the writers in one directory say now.
 
     Values are looked up under the lock of the file they go to: a partition that was deleted, moved or created
-    meanwhile is seen as it is now. Entries of partitions that are not open stay, those of unknown ones go.
+    meanwhile is seen as it is now. Entries of partitions that are not open stay. Those of unknown ones go,
+    except of topics that ``is_changing`` tells: a partition that is moved here, or imported, has its entries
+    before it has its name.
     """
 
     def current(known: Mapping[Key, int], value: Value) -> Offsets:
-        result: Offsets = {}
+        # First of all: a change that ended before is in the registry.
+        result: Offsets = {key: offset for key, offset in known.items() if is_changing(key[0])}
         for entry in registry.entries.values():
             for partition, (each, _) in entry.directories.items():
                 if each is where:

@@ -336,7 +336,7 @@ class Opening:
         )
         self.topic_ids[writer] = entry.id
         writer.rolls_idle = not entry.foreign
-        self._archives.attach(writer, entry, job.log_start_offset)
+        self._archives.attach(writer, entry)
         if writer.next_offset > writer.recovery_point:
             # What recovery found past the synced end is kept: make it durable before a reader sees it.
             writer.flush()

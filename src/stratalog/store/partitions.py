@@ -22,8 +22,7 @@ from stratalog.errors import (
 from stratalog.log.arguments import check_text
 from stratalog.log.check.repair import RepairReport
 from stratalog.log.context import LogContext
-from stratalog.log.read.follower import PartitionFollower
-from stratalog.log.segment.segment import Segment
+from stratalog.log.read.follower import Cold, PartitionFollower
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.background import Ticker
 from stratalog.store.catalog import Changes, Registry, TopicEntry
@@ -121,7 +120,7 @@ class Partitions:
         )
         return self.registry.put_if_absent(name, partition, follower)
 
-    def _find_again(self, known: TopicEntry, partition: int) -> tuple[str, Callable[[], tuple[Segment, ...]]]:
+    def _find_again(self, known: TopicEntry, partition: int) -> tuple[str, Cold]:
         """Return where a partition that its holder moved lies now."""
         self.opening.load()
         entry = self.entries.get(known.name)
@@ -218,7 +217,11 @@ class Partitions:
             self._try(each.path, partial(self._checkpoint, each))
 
     def _checkpoint(self, where: LogDir) -> None:
-        self.dirs.try_dir(where, partial(bring_up_to_date, where, self.registry))
+        self.dirs.try_dir(where, partial(bring_up_to_date, where, self.registry, self._is_changing))
+
+    def _is_changing(self, name: str) -> bool:
+        """Return True if a topic is being changed, or one of its moves was cut short."""
+        return self.changes.under_way(name) or name in self.moves.topics()
 
     def delete_records_of(self, writer: PartitionWriter, before_offset: int) -> int:
         """Move the log start offset of a writer's partition up, durably; whole segments below it are deleted.

@@ -323,7 +323,7 @@ class Store:
                 if isinstance(view, PartitionWriter):
                     view.apply_config(config)
                     view.rolls_idle = True
-                    partitions.archives.attach(view, entry, view.log_start_offset)
+                    partitions.archives.attach(view, entry)
             partitions.opening.wake()  # a flush may be due earlier
             waiting = partitions.opening.offline_by_settings(entry)
             if waiting:

@@ -6,8 +6,8 @@ a condition, under a lock that forbids it. Calls are seen by wrapping the method
 for the time the checker is active. A store that a `MemoryFileSystem.before_call` hook opens stands for
 another machine: what it does counts apart.
 
-A schedule explorer may set ``on_block``: it is called before a thread waits for a lock or a condition, and
-after. Touches no disk.
+A schedule explorer may set ``on_block``, called before a thread waits for a lock or a condition, and after,
+and ``on_take``, called before a thread takes a lock that it does not hold. Touches no disk.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class LockChecker:
         self.edges: set[tuple[str, str]] = set()
         """Every pair (held, taken) that was seen."""
         self.on_block: Callable[[bool], None] = lambda _: None
+        self.on_take: Callable[[str], None] = lambda _: None
         self.known = list(known)
         self.seen_known: set[Known] = set()
         self._ranks = {rank.name: (number, rank.io) for number, rank in enumerate(locks.ORDER)}
@@ -185,6 +186,7 @@ class CheckedLock:
         checker = self._checker
         if blocking and self._is_new():
             checker.check_order(self)
+            checker.on_take(self.name)
         got = self._inner.acquire(False)
         if not got and blocking:
             checker.on_block(True)

@@ -199,6 +199,15 @@ class _Unsynced:
         return min((each.base_offset for each in segments if each.unsynced), default=last)
 
 
+Cold = Callable[[], tuple[tuple[Segment, ...], int]]
+"""Returns the archived segments of a partition, and up to where its archive knows of deletions."""
+
+
+def nothing_cold() -> tuple[tuple[Segment, ...], int]:
+    """For a partition that has no archive."""
+    return (), 0
+
+
 class _Look(NamedTuple):
     """What one look at the directory found. Replaced whole: no reader sees a part of it."""
 
@@ -229,8 +238,8 @@ class PartitionFollower:
         *,
         topic_id: uuid.UUID | None = None,
         log_start: Callable[[], int] = lambda: 0,
-        cold: Callable[[], tuple[Segment, ...]] = lambda: (),
-        find_again: Callable[[], tuple[str, Callable[[], tuple[Segment, ...]]] | None] = lambda: None,
+        cold: Cold = nothing_cold,
+        find_again: Callable[[], tuple[str, Cold] | None] = lambda: None,
     ) -> None:
         self.context = context
         self.directory = directory
@@ -386,12 +395,12 @@ class PartitionFollower:
                 found = self._list(last, tail)
                 if listed_at - stat.mtime_ns > STILL_NS:
                     found = found._replace(stamp=stamp)
-            cold = self._cold_of()
+            cold, archive_start = self._cold_of()
             self._unsynced.mark(found.segments, tail)
             if found.segments and not self._extend(found.segments[-1], tail):
                 found = found._replace(stamp=(-1, -1))
             # Read last: a log start moves before any segment goes, and its entry goes after the directory.
-            log_start = self._log_start()
+            log_start = max(self._log_start(), archive_start)
             if self.context.fs.stat(self.directory).inode != stat.inode:
                 raise FileNotFoundError(self.directory)
             gone = set(self._last.segments).difference(found.segments)

@@ -21,13 +21,15 @@ T = TypeVar("T")
 class SegmentList:
     """The segments that readers of a written log use, in offset order; the last of ``local`` is active."""
 
-    __slots__ = ("cold", "local", "log_start_offset")
+    __slots__ = ("cold", "deleted_to", "local", "log_start_offset")
 
-    def __init__(self, local: Sequence[Segment], log_start_offset: int) -> None:
+    def __init__(self, local: Sequence[Segment], log_start_offset: int, deleted_to: int) -> None:
         self.local = tuple(local)
         self.cold: tuple[Segment, ...] = ()
         """Archived segments, ascending. A segment that is also local is read from the local file."""
         self.log_start_offset = log_start_offset
+        self.deleted_to = deleted_to
+        """Records below this offset were deleted, whatever segments are there. It never goes back."""
 
     def all(self) -> tuple[Segment, ...]:
         """Return the archived segments below the local ones, then the local ones."""
@@ -56,9 +58,8 @@ class SegmentList:
     def start_at(self, offset: int) -> None:
         """Move the log start offset up; archived segments wholly below it are no longer listed."""
         self.log_start_offset = offset
-        self.cold = tuple(
-            segment for segment in self.cold if segment.next_offset is None or segment.next_offset > offset
-        )
+        self.deleted_to = max(self.deleted_to, offset)
+        self.cold = self._left(self.cold)
 
     def replace(self, olds: Sequence[Segment], news: Sequence[Segment]) -> None:
         """Put ``news`` in the place of ``olds``, a run of sealed segments."""
@@ -68,10 +69,15 @@ class SegmentList:
             segment.next_offset = following.base_offset
         self.local = (*self.local[:at], *news, *after)
 
-    def attach_cold(self, cold: Sequence[Segment], log_start_offset: int, high_watermark: int) -> None:
-        """Set the archived segments; the log starts at ``log_start_offset`` at the earliest."""
-        self.cold = tuple(cold)
-        self.log_start_offset = max(self.all()[0].base_offset, min(log_start_offset, high_watermark))
+    def attach_cold(self, cold: Sequence[Segment], deleted_to: int, high_watermark: int) -> None:
+        """Set the archived segments, and up to where the archive knows that records were deleted."""
+        self.deleted_to = max(self.deleted_to, min(deleted_to, high_watermark))
+        self.cold = self._left(cold)
+        self.log_start_offset = max(self.all()[0].base_offset, min(self.deleted_to, high_watermark))
+
+    def _left(self, cold: Sequence[Segment]) -> tuple[Segment, ...]:
+        """Return those that hold more than deleted records."""
+        return tuple(each for each in cold if each.next_offset is None or each.next_offset > self.deleted_to)
 
     def archived(self, start: int, end: int) -> bool:
         """Return True if the archive holds all offsets of [start, end) that the log still shows."""

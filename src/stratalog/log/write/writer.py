@@ -116,7 +116,9 @@ class PartitionWriter:
         self._last_flush_s = self._last_expiry_s = context.clock.monotonic_s()
         self._tail = TailFile(context, directory, partition, state.tail)
         self.active = state.active
-        self.segment_list = SegmentList((*state.sealed, state.active), state.log_start_offset)
+        self.segment_list = SegmentList(
+            (*state.sealed, state.active), state.log_start_offset, self._how.log_start_offset
+        )
         self.syncer = Syncer(
             context,
             directory,
@@ -812,10 +814,10 @@ class PartitionWriter:
         """True when the archive has segments of this partition."""
         return bool(self.segment_list.cold)
 
-    def attach_cold(self, cold: Sequence[Segment], log_start_offset: int) -> None:
-        """Set the archived segments, ascending; the log starts at ``log_start_offset`` at the earliest."""
+    def attach_cold(self, cold: Sequence[Segment], deleted_to: int) -> None:
+        """Set the archived segments, ascending, and up to where the archive knows of deletions."""
         with self.lock:
-            self.segment_list.attach_cold(cold, log_start_offset, self.high_watermark)
+            self.segment_list.attach_cold(cold, deleted_to, self.high_watermark)
 
     def checked_log_start(self, offset: int) -> int:
         """Return where the log would start after `advance_log_start`; raise if the offset is out of range."""

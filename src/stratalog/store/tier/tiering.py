@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stratalog import kernel, locks
@@ -44,6 +45,7 @@ from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext
 from stratalog.log.names import ARCHIVE, partition_dir
 from stratalog.log.read.archived_segment import ArchivedSegment
+from stratalog.log.read.follower import Cold, nothing_cold
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.admin.control import Progress
@@ -85,8 +87,8 @@ class Tiering:
 
     # -- opening -------------------------------------------------------------------------------------
 
-    def attach(self, writer: PartitionWriter, entry: TopicEntry, log_start_offset: int) -> None:
-        """Give a writer that was just opened what the archive has. ``log_start_offset`` is the checkpoint's.
+    def attach(self, writer: PartitionWriter, entry: TopicEntry) -> None:
+        """Give a writer that was just opened what the archive has.
 
         By the local copy: no request is made, and an archive out of reach is no reason not to open.
         """
@@ -101,15 +103,9 @@ class Tiering:
             with self._lock:
                 self._tiers[key] = tier
         tier.describe(entry.partitions, dict(entry.overrides))
+        tier.changed = partial(_publish, writer, tier)
         if tier.manifest is not None:
-            self._publish(writer, tier, log_start_offset)
-        first = writer.log_start_offset
-
-        def changed(tier: Tier = tier) -> None:
-            moved = writer.log_start_offset != first
-            self._publish(writer, tier, writer.log_start_offset if moved else log_start_offset)
-
-        tier.changed = changed
+            tier.changed()
 
     def suspend(self, topic: str, partition: int) -> None:
         """Before a partition is moved: from now on nothing is written to its directory from here.
@@ -119,11 +115,6 @@ class Tiering:
         tier = self._tier(topic, partition)
         if tier is not None:
             tier.close()
-
-    def _publish(self, writer: PartitionWriter, tier: Tier, log_start_offset: int) -> None:
-        with writer.lock:
-            start = log_start_offset if tier.manifest is None else tier.manifest.log_start_offset
-            writer.attach_cold(tier.cold(log_start_offset), max(log_start_offset, start))
 
     @contextmanager
     def _changing(self, writer: PartitionWriter, tier: Tier) -> Iterator[None]:
@@ -140,7 +131,7 @@ class Tiering:
             tier.committed()
         finally:
             # Without room for the copy no local file goes, but the archive has what it has.
-            self._publish(writer, tier, writer.log_start_offset)
+            _publish(writer, tier)
 
     def _tier(self, topic: str, partition: int) -> Tier | None:
         with self._lock:
@@ -416,6 +407,12 @@ class Tiering:
         return [segment.base_offset for segment in local if copy_of(manifest, segment) is None]
 
 
+def _publish(writer: PartitionWriter, tier: Tier) -> None:
+    """Let a writer's readers see what the archive has now."""
+    with writer.lock:  # or an older state might come after a newer one
+        writer.attach_cold(*tier.cold())
+
+
 def _groups(writer: PartitionWriter, tier: Tier, base_offsets: Collection[int]) -> Iterator[list[Segment]]:
     """What to upload, each time with one change of the manifest: up to where an archived one ends."""
     local = writer.local_segments()[:-1]
@@ -546,10 +543,10 @@ class Archives:
         self._archive: Archive | None = None
         self.tiering: Tiering | None = None
 
-    def attach(self, writer: PartitionWriter, entry: TopicEntry, log_start_offset: int) -> None:
+    def attach(self, writer: PartitionWriter, entry: TopicEntry) -> None:
         """Give a writer that was just opened, or whose settings changed, what the archive has of it."""
         if writer.config.remote_storage_enable or self._has_copy(writer.directory):
-            self._ensure_tiering().attach(writer, entry, log_start_offset)
+            self._ensure_tiering().attach(writer, entry)
 
     def sweep(self) -> None:
         """Remove what earlier processes left in the archive: interrupted uploads, replaced and expired ones.
@@ -584,11 +581,11 @@ class Archives:
             return None
         return lambda segment: copy_of(copy.manifest, segment) is not None
 
-    def cold(self, entry: TopicEntry, partition: int, directory: str) -> Callable[[], tuple[Segment, ...]]:
+    def cold(self, entry: TopicEntry, partition: int, directory: str) -> Cold:
         """Return what finds the archived segments of a followed partition; none for a topic without an id."""
         topic_id = entry.id
         if topic_id is None:
-            return tuple
+            return nothing_cold
         return ColdFollower(
             self._partitions.context,
             directory,

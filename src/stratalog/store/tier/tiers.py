@@ -104,7 +104,7 @@ class Tier:
         self._confirmed = False
         self._saved: Manifest | None = None
         self._segments: dict[str, ArchivedSegment] = {}
-        self._cold: tuple[Manifest | None, int, tuple[ArchivedSegment, ...]] = (None, 0, ())
+        self._cold: tuple[Manifest | None, tuple[ArchivedSegment, ...]] = (None, ())
         self.changed: Callable[[], None] = lambda: None
         """Called when the archive turns out to be ahead of the copy."""
 
@@ -187,7 +187,9 @@ class Tier:
         """The archive's manifest was changed by this process: keep a copy."""
         manifest = self.archive.manifest()
         with self._mutex:
-            self._known = (manifest, self.local_start_offset)
+            before = self.manifest
+            if before is None or manifest is None or manifest.generation >= before.generation:
+                self._known = (manifest, self.local_start_offset)  # else another thread's change came after
         self.save()
 
     def describe(self, partitions: int, overrides: dict[str, str]) -> None:
@@ -197,21 +199,21 @@ class Tier:
             epochs = read_epochs(self._context.fs, self.directory)
         self.archive.describe(About(partitions, overrides, tuple(epochs) or ((0, 0),)))
 
-    def cold(self, log_start_offset: int) -> tuple[ArchivedSegment, ...]:
-        """Every archived segment that reaches past ``log_start_offset``, the same objects while they last."""
+    def cold(self) -> tuple[tuple[ArchivedSegment, ...], int]:
+        """Every archived segment, the same objects while they last, and the archive's log start offset."""
         with self._mutex:
             manifest = self.manifest
             if manifest is None:
-                return ()
-            start = max(log_start_offset, manifest.log_start_offset)
-            if self._cold[0] is not manifest or self._cold[1] != start:
+                return (), 0
+            start = manifest.log_start_offset
+            if self._cold[0] is not manifest:
                 found: dict[str, ArchivedSegment] = {}
                 for entry in manifest.segments:
                     if entry.next_offset > start:
                         found[entry.name] = self._segments.get(entry.name) or self._segment(entry)
                 self._segments = found
-                self._cold = (manifest, start, tuple(found.values()))
-            return self._cold[2]
+                self._cold = (manifest, tuple(found.values()))
+            return self._cold[1], start
 
     def _segment(self, entry: SegmentEntry) -> ArchivedSegment:
         archive = self.archive
@@ -250,19 +252,19 @@ class ColdFollower:
         self._tier: Tier | None = None
         self._seen: tuple[int, ...] = ()
 
-    def __call__(self) -> tuple[Segment, ...]:
-        """Return what the archive has."""
+    def __call__(self) -> tuple[tuple[Segment, ...], int]:
+        """Return what the archive has, and its log start offset."""
         try:
             stat = self._context.fs.stat(f"{self._directory}/{ARCHIVE}")
         except FileNotFoundError:
-            return ()
+            return (), 0
         if self._tier is None:
             self._tier = Tier(self._context, self._directory, self._open_archive())
         seen = (stat.mtime_ns, *stat.identity)
         if seen != self._seen:
             self._tier.load()
             self._seen = seen
-        return self._tier.cold(0)
+        return self._tier.cold()
 
 
 def copy_of(manifest: Manifest | None, segment: Segment) -> SegmentEntry | None:
