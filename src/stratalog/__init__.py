@@ -1,9 +1,9 @@
 """Stratalog: the segmented commit log you can pip install.
 
 with stratalog.open("data") as store:
-    orders = store.create_topic("orders", partitions=4)
+    orders = store.create_topic("orders", partitions=4, if_not_exists=True)
     orders.append(b"created", key=b"order-1")
-    for record in orders.read(partition=0):
+    for record in orders.read():
         print(record.offset, record.value)
 """
 
@@ -16,13 +16,14 @@ from stratalog.model import Appended, AppendedRange, OffsetRange, Record, Segmen
 from stratalog.version import __version__
 
 if TYPE_CHECKING:
-    from stratalog.store import AdminClient, LogDirInfo, OffsetSpec, Store, Topic, connect, verify
+    from stratalog.store import AdminClient, LogDirInfo, OffsetSpec, Records, Store, Topic, connect, verify
     from stratalog.store import open_store as open
 
 _FROM_STORE = {
     "AdminClient": "AdminClient",
     "LogDirInfo": "LogDirInfo",
     "OffsetSpec": "OffsetSpec",
+    "Records": "Records",
     "Store": "Store",
     "Topic": "Topic",
     "connect": "connect",
@@ -38,6 +39,7 @@ __all__ = [
     "OffsetRange",
     "OffsetSpec",
     "Record",
+    "Records",
     "SegmentInfo",
     "SegmentState",
     "Store",
@@ -57,3 +59,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(store, _FROM_STORE[name])
     raise AttributeError(f"module 'stratalog' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

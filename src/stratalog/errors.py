@@ -11,6 +11,7 @@
     │   ├── UnknownTopicError
     │   └── UnknownPartitionError
     ├── TopicExistsError
+    ├── ConflictError                 another append came first; carries the log's actual end
     ├── OffsetOutOfRangeError         carries the valid range
     ├── FormatError
     │   ├── CorruptionError           bytes that fail their checks: where, and why
@@ -142,6 +143,16 @@ class UnknownPartitionError(NotFoundError):
 
 class TopicExistsError(StratalogError):
     """A topic of that name is already there."""
+
+
+class ConflictError(StratalogError):
+    """Another append came first: the log does not end at ``expected``, but at ``actual``."""
+
+    def __init__(self, message: str, *, partition: int, expected: int, actual: int) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.expected = expected
+        self.actual = actual
 
 
 class OffsetOutOfRangeError(StratalogError):

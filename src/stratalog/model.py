@@ -26,9 +26,9 @@ def saturated(number: int) -> int:
 class Record(NamedTuple):
     """One record, on its way in or out.
 
-    Going in, only ``value``, ``key``, ``headers`` and ``timestamp`` (integer milliseconds; now when
-    None) are looked at. Coming out, everything is set. A named tuple because the kernel makes and
-    takes apart millions of them.
+    Going in, only ``value``, ``key``, ``headers`` and ``timestamp`` (integer milliseconds or a datetime
+    with a time zone; now when None) are looked at. Coming out, everything is set. A named tuple because the
+    kernel makes and takes apart millions of them.
     """
 
     value: bytes | None

@@ -16,6 +16,7 @@ from stratalog.log.segment.segment import Segment
 from stratalog.log.write.log_end import Completion, LogEnd
 from stratalog.log.write.sync import Syncer
 from stratalog.log.write.writer import PartitionWriter
+from stratalog.store import reading
 from stratalog.store.topic import Topic
 from tests.store.pausing import PausingFileSystem, Running
 from tests.store.test_door import make_batch
@@ -39,14 +40,14 @@ class CountingWait:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.calls = 0
         self.began = threading.Event()
-        wait = PartitionWriter.wait
+        wait = reading._wait
 
-        def counted(writer: PartitionWriter, *args, **kwargs) -> bool:
+        def counted(*args) -> bool:
             self.calls += 1
             self.began.set()
-            return wait(writer, *args, **kwargs)
+            return wait(*args)
 
-        patch.setattr(PartitionWriter, "wait", counted)
+        patch.setattr(reading, "_wait", counted)
 
 
 def test_following_committed_records_times_out_while_a_transaction_is_open(
@@ -68,11 +69,11 @@ def test_following_committed_records_goes_on_with_the_commit(
         open_transaction(topic)
         counted = CountingWait(monkeypatch)
         records = topic.read(isolation="read_committed", follow=True, timeout_s=30)
-        reading = Running(lambda: next(records).value)
+        waiting = Running(lambda: next(records).value)
         assert counted.began.wait(10)
         topic.append(b"behind the open transaction")
         commit(topic)
-        assert reading.result() == b"open"
+        assert waiting.result() == b"open"
         assert counted.calls == 1
 
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 
 from stratalog import errors
-from stratalog.cli.console import warnings
+from stratalog.cli.console import is_terminal, warnings
 from stratalog.fs.contract import is_refusal
 
 
@@ -63,6 +63,7 @@ _KNOWN: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     ),
     (errors.NotFoundError, ExitCode.NOT_FOUND, ""),
     (errors.TopicExistsError, ExitCode.TOPIC_EXISTS, ""),
+    (errors.ConflictError, ExitCode.RECORD_REFUSED, ""),
     (errors.OffsetOutOfRangeError, ExitCode.OFFSET_OUT_OF_RANGE, ""),
     (errors.UnsupportedFormat, ExitCode.UNSUPPORTED_FORMAT, "not damage: another version wrote it"),
     (
@@ -148,12 +149,25 @@ def guarded() -> Iterator[None]:
         complain(explain(error))
         raise SystemExit(exit_code(error)) from None
     except Exception as error:
+        if _is_parsers(error):
+            explain_usage(error)
         if _debug or _is_parsers(error):
             raise
         complain(f"unexpected {type(error).__name__}: {error} (--debug shows where; please report it)")
         raise SystemExit(ExitCode.FAILURE) from None
     finally:
         logger.removeHandler(warnings)
+
+
+def explain_usage(error: BaseException) -> None:
+    """Leave with one line for a wrong command line where stderr is no terminal; else the parser shows it."""
+    tell = getattr(error, "format_message", None)
+    if tell is None or type(error).__name__ == "NoArgsIsHelpError" or is_terminal(sys.stderr):
+        return
+    context = getattr(error, "ctx", None)
+    path = "stratalog" if context is None else context.command_path
+    complain(f"{tell()} — `{path} -h` shows how it is used")
+    raise SystemExit(ExitCode.USAGE) from None
 
 
 def complain(message: str) -> None:

@@ -80,8 +80,11 @@ def parse_time(text: str, now_ms: int) -> int:
         raise InvalidArgumentError(
             f"{text!r} is not a time; write 2026-01-01T12:00:00Z, -10m, now or epoch milliseconds"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=dt.UTC)
+    return epoch_ms(moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC))
+
+
+def epoch_ms(moment: dt.datetime) -> int:
+    """Return a moment with a time zone in epoch milliseconds."""
     return (moment - _UTC_EPOCH) // dt.timedelta(milliseconds=1)
 
 

@@ -8,6 +8,8 @@ end of the block that was sized for it, even when another thread changes a list 
 A record of the wrong shape raises the error class given to ``use_error``.
 """
 
+import datetime as dt
+
 import cython
 from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -20,6 +22,8 @@ native_init()
 M64 = 0xFFFFFFFFFFFFFFFF
 HALF = 0x8000000000000000
 NO_HEADERS: bytes = b"\x00"
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+MILLISECOND = dt.timedelta(milliseconds=1)
 
 _error: type = ValueError
 
@@ -394,8 +398,12 @@ def _grow(target, size):
 
 
 def _timestamp(stamp, index):
+    if isinstance(stamp, dt.datetime):
+        if stamp.tzinfo is None:
+            raise _error(f"record {index}: timestamp is a datetime without a time zone ({stamp})")
+        stamp = (stamp - EPOCH) // MILLISECOND
     if not isinstance(stamp, int):
-        raise _wrong(index, "timestamp", stamp, "an int of milliseconds or None")
+        raise _wrong(index, "timestamp", stamp, "an int of milliseconds, a datetime or None")
     if stamp < -1 or stamp > 0x7FFFFFFFFFFFFFFF:
         raise _error(f"record {index}: timestamp {stamp} is outside 0 … 2**63 - 1")
     return stamp

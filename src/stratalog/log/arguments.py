@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import operator
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from stratalog.config.units import epoch_ms, parse_time
 from stratalog.errors import InvalidArgumentError
 
 LARGEST = 2**63 - 1
+
+Moment = int | str | dt.datetime
+"""A time to read from or up to: epoch milliseconds, ISO 8601 text, ``-10m``, or a datetime with a zone."""
 
 T = TypeVar("T")
 
@@ -59,6 +64,35 @@ def check_seconds(name: str, value: Any) -> float | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise wrong_type(name, "a number of seconds", value)
     return value
+
+
+def check_timestamp(name: str, value: Any) -> int:
+    """Return a time in epoch milliseconds: a whole number of them, or a datetime with a time zone."""
+    if isinstance(value, dt.datetime):
+        if value.tzinfo is None:
+            raise InvalidArgumentError(
+                f"{name} is a datetime without a time zone ({value}); use datetime.now(timezone.utc) or"
+                f" value.astimezone()"
+            )
+        return epoch_ms(value)
+    if isinstance(value, float):
+        raise InvalidArgumentError(
+            f"{name} is a whole number, not {value!r}: of milliseconds (for seconds: int(seconds * 1000)),"
+            f" or a datetime"
+        )
+    return check_number(name, value)
+
+
+def check_moment(name: str, value: Any, now_ms: Callable[[], int]) -> int | None:
+    """Return a time to read from or up to: what `check_timestamp` takes, ISO text, ``-10m`` or ``now``."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            return parse_time(value, now_ms())
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{name}: {error}") from None
+    return check_timestamp(name, value)
 
 
 def check_mapping(name: str, value: Any) -> Mapping[str, Any]:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from stratalog.log.read.list_offsets import OffsetSpec
 from stratalog.store.admin.admin import AdminClient, connect
 from stratalog.store.lifecycle.reports import LogDirInfo, verify
+from stratalog.store.reading import Records
 from stratalog.store.store import Store, open_store
 from stratalog.store.topic import Topic
 
-__all__ = ["AdminClient", "LogDirInfo", "OffsetSpec", "Store", "Topic", "connect", "open_store", "verify"]
+__all__ = [
+    "AdminClient",
+    "LogDirInfo",
+    "OffsetSpec",
+    "Records",
+    "Store",
+    "Topic",
+    "connect",
+    "open_store",
+    "verify",
+]

@@ -42,6 +42,7 @@ from stratalog.fs import FileSystem, HandleCache, RealFileSystem
 from stratalog.log.arguments import (
     check_all,
     check_mapping,
+    check_moment,
     check_number,
     check_optional,
     check_text,
@@ -77,6 +78,11 @@ from stratalog.store.topic import Topic
 
 if TYPE_CHECKING:
     from stratalog.archive.objects import Objects
+    from stratalog.log.arguments import Moment
+    from stratalog.store.copies import CloneReport, ExportReport, ImportReport, RestoreReport
+    from stratalog.store.copies import Progress as CopyProgress
+    from stratalog.store.copies.clone import OpenTransactions
+    from stratalog.store.copies.topic_file import InFile, OutFile
 
 _open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
@@ -246,13 +252,42 @@ class Store:
         topic.entry_id = entry.id
         return topic
 
+    def __getitem__(self, name: str) -> Topic:
+        """`topic`, written ``store["orders"]``; `UnknownTopicError` is a LookupError."""
+        return self.topic(name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self.topics()
+
+    def __iter__(self) -> Iterator[Topic]:
+        """The topics, by name."""
+        return iter([self.topic(name) for name in self.topics()])
+
+    def __len__(self) -> int:
+        return len(self.topics())
+
+    def __bool__(self) -> bool:
+        """True also without topics."""
+        return True
+
     def create_topic(
-        self, name: str, partitions: int | None = None, config: Mapping[str, object] | None = None
+        self,
+        name: str,
+        partitions: int | None = None,
+        config: Mapping[str, object] | None = None,
+        *,
+        if_not_exists: bool = False,
     ) -> Topic:
-        """Create a topic; its partitions go to the log directories that hold the fewest."""
+        """Create a topic; its partitions go to the log directories that hold the fewest.
+
+        With ``if_not_exists`` a topic of that name that is already there is returned, whatever its
+        partitions and settings are.
+        """
         self._check_writable()
         entry = new_topic(name, partitions, check_mapping("config", config), self.config)
         with self.partitions.changes.of(name):
+            if if_not_exists and name in self.partitions.entries:
+                return self.topic(name)
             topic_import.check_free(self.partitions, name)
             try:
                 self.partitions.settings.save_topic(entry, creating=0)
@@ -619,6 +654,73 @@ class Store:
         return self.journal.commit(Entry(query, batch, tuple(staged), job), progress)
 
     # -- numbers ---------------------------------------------------------------------------------------
+
+    # -- copies --------------------------------------------------------------------------------------
+
+    def clone(
+        self,
+        target: str | os.PathLike[str],
+        topics: Iterable[str] | None = None,
+        *,
+        progress: CopyProgress | None = None,
+    ) -> CloneReport:
+        """Copy the store, or some of its topics, to a new directory by hard links."""
+        from stratalog.store import copies
+
+        return copies.clone(self, target, topics, progress=progress)
+
+    def restore(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        to_time: Moment | None = None,
+        to_offsets: Mapping[tuple[str, int], int] | None = None,
+        topics: Iterable[str] | None = None,
+        open_transactions: OpenTransactions = "keep",
+        keep_retention: bool = False,
+        progress: CopyProgress | None = None,
+    ) -> RestoreReport:
+        """Build a new store as this one was at a moment, or up to offsets by (topic, partition).
+
+        The time is given as for `Topic.read`; see `stratalog.store.copies.restore` for the rest.
+        """
+        from stratalog.store import copies
+
+        return copies.restore(
+            self,
+            target,
+            to_time=check_moment("to_time", to_time, self.partitions.context.clock.now_ms),
+            to_offsets=to_offsets,
+            topics=topics,
+            open_transactions=open_transactions,
+            keep_retention=keep_retention,
+            progress=progress,
+        )
+
+    def export(self, topic: str, file: OutFile, *, progress: CopyProgress | None = None) -> ExportReport:
+        """Write a topic, up to the high watermark of each partition, to a file with checksums."""
+        from stratalog.store import copies
+
+        return copies.export_topic(self, topic, file, progress=progress)
+
+    def import_topic(
+        self,
+        file: InFile,
+        *,
+        name: str | None = None,
+        settings: Mapping[str, object] | None = None,
+        keep_retention: bool = False,
+        progress: CopyProgress | None = None,
+    ) -> ImportReport:
+        """Bring an exported topic into the store; ``settings`` go over those it was exported with."""
+        from stratalog.store import copies
+
+        self._check_writable()
+        return copies.import_topic(
+            self, file, name=name, settings=settings, keep_retention=keep_retention, progress=progress
+        )
+
+    # -- facts ---------------------------------------------------------------------------------------
 
     def log_dirs(self) -> list[LogDirInfo]:
         """Partitions, segments and bytes of each log directory."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -13,6 +15,7 @@ from stratalog import kernel, locks
 from stratalog.config import TopicConfig
 from stratalog.errors import (
     ClosedError,
+    InvalidArgumentError,
     InvalidRecordError,
     UnknownPartitionError,
     UnknownTopicError,
@@ -21,11 +24,14 @@ from stratalog.errors import (
 from stratalog.format.batch.arrow import check_names, fitted
 from stratalog.format.metadata import id_to_text
 from stratalog.log.arguments import (
+    Moment,
     check_bytes,
     check_list,
+    check_moment,
     check_number,
     check_optional,
     check_seconds,
+    check_timestamp,
     wrong_type,
 )
 from stratalog.log.read import list_offsets, lookup
@@ -33,16 +39,18 @@ from stratalog.log.read.arrow_scan import ScanOptions, ScanRange, check_columns,
 from stratalog.log.read.fetch import Fetched, fetch
 from stratalog.log.read.list_offsets import EpochEnd, ListedOffset
 from stratalog.log.read.lookup import read_one, record_at
-from stratalog.log.read.reader import SkipDamaged, check_isolation, check_start, read_records
+from stratalog.log.read.reader import SkipDamaged, check_isolation, check_start
 from stratalog.log.segment.directory_state import segment_states
 from stratalog.log.write import produce
-from stratalog.log.write.append import append_arrow, append_records
+from stratalog.log.write.append import append_arrow, append_record, append_records
 from stratalog.log.write.log_end import Completion, End, check_end
 from stratalog.log.write.producers import Origin
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.model import Appended, AppendedRange, Header, Record, SegmentInfo
+from stratalog.store import reading
 from stratalog.store.moving import missing, or_missing, steady, unmoved
 from stratalog.store.partitions import HIGH_WATERMARK
+from stratalog.store.reading import Offsets, Order, Part, ReadOptions, Records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,19 +153,27 @@ class Topic:
         value: bytes | None,
         key: bytes | None = None,
         headers: Sequence[Header] = (),
-        timestamp: int | None = None,
+        timestamp: int | dt.datetime | None = None,
         *,
         partition: int | None = None,
         sync: bool = False,
+        expected_offset: int | None = None,
     ) -> Appended:
         """Append one record. Returns after its write, or with ``sync`` when it is on disk.
 
+        ``timestamp`` is epoch milliseconds or a datetime with a time zone; now when None.
         Without ``partition`` the key decides, as in the Java client; without a key too, the topic sticks
         to one partition for a while.
+
+        ``expected_offset`` is the offset that the record must get, the log end offset of its partition: if
+        another append came first, nothing is written, which is a `ConflictError` with the actual end.
         """
         only = self._only
         if timestamp is not None and type(timestamp) is not int:
-            timestamp = check_number("timestamp", timestamp)
+            timestamp = check_timestamp("timestamp", timestamp)
+        if expected_offset is not None:
+            record = Record(value, key, headers, timestamp)
+            return self._append_expected(record, partition, sync, expected_offset)
         if only is not None and (partition is None or (partition == 0 and type(partition) is int)):
             try:
                 return only.append_one(value, key, headers, timestamp, sync)
@@ -194,25 +210,40 @@ class Topic:
                     raise missing(writer, error) from error
         return self._on(partition, PartitionWriter.append_one, value, key, headers, timestamp, sync)
 
+    def _append_expected(
+        self, record: Record, partition: int | None, sync: bool, expected_offset: int
+    ) -> Appended:
+        if partition is None:
+            ((partition, _),) = self._group([record], len(self._views) or self.partitions).items()
+        expected = check_number("expected_offset", expected_offset, 0)
+        return self._on(check_number("partition", partition), _append_record, record, sync, expected)
+
     def append_many(
         self,
         records: Iterable[Record] | pa.Table | pa.RecordBatch,
         *,
         partition: int | None = None,
         sync: bool = False,
+        expected_offset: int | None = None,
     ) -> list[AppendedRange]:
         """Append records, or an Arrow table with the columns of `scan`, in as few batches as fit.
 
         Returns a range for each partition that got records. The order of the records is kept within a
-        partition. When a partition fails, what went to those before it stays.
+        partition. When a partition fails, what went to those before it stays. ``expected_offset`` is the
+        offset that the first record must get, as for `append`; all records go to one partition then.
         """
         if partition is not None:
             partition = check_number("partition", partition)
+        expected = check_optional("expected_offset", expected_offset, 0)
+        if expected is not None and partition is None and (len(self._views) or self.partitions) > 1:
+            raise InvalidArgumentError("expected_offset is the end of one partition; pass partition= too")
         if type(records) is not list and is_arrow(records):
-            return self._append_arrow(records, partition, sync)
+            return self._append_arrow(records, partition, sync, expected)
         rows = records if isinstance(records, list) else check_list("records", records, "records")
         if not rows:
             return []
+        if expected is not None:
+            return [self._on(partition or 0, _append_rows, rows, sync, expected)]
         only = self._only
         if only is not None and not partition:
             try:
@@ -229,13 +260,15 @@ class Topic:
         self._sync_all(ranges, sync)
         return ranges
 
-    def _append_arrow(self, table: Any, partition: int | None, sync: bool) -> list[AppendedRange]:
+    def _append_arrow(
+        self, table: Any, partition: int | None, sync: bool, expected: int | None
+    ) -> list[AppendedRange]:
         count = self.partitions
         ranges: dict[int, AppendedRange] = {}
         for number, part in arrow_parts(table, partition, count, self._sticky_partition):
             if not 0 <= number < count:
                 raise self._no_partition(number)
-            placed = self._on(number, append_arrow, part, False)
+            placed = self._on(number, append_arrow, part, False, expected)
             known = ranges.get(number)
             ranges[number] = (
                 placed
@@ -274,6 +307,53 @@ class Topic:
                 self._sticky_left = STICKY_BYTES
             self._sticky_left -= size + 70
             return self._sticky
+
+    async def aappend(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        timestamp: int | dt.datetime | None = None,
+        *,
+        partition: int | None = None,
+        sync: bool = False,
+        expected_offset: int | None = None,
+    ) -> Appended:
+        """`append` for an event loop: waiting for the disk does not block the loop.
+
+        Many that wait share one fsync. When it is cancelled, the record may be written all the same.
+        """
+        if timestamp is not None:
+            timestamp = check_timestamp("timestamp", timestamp)
+        record = Record(value, key, headers, timestamp)
+        expected = check_optional("expected_offset", expected_offset, 0)
+        if partition is None:
+            ((partition, _),) = self._group([record], len(self._views) or self.partitions).items()
+        placed = self._on(partition, _append_record, record, False, expected, wait=False)
+        await self._acknowledged(partition, placed.offset + 1, sync)
+        return placed
+
+    async def aappend_many(
+        self, records: Iterable[Record], *, partition: int | None = None, sync: bool = False
+    ) -> list[AppendedRange]:
+        """`append_many` for an event loop; see `aappend`. Not for Arrow tables."""
+        rows = records if isinstance(records, list) else check_list("records", records, "records")
+        groups = (
+            self._group(rows, len(self._views) or self.partitions)
+            if partition is None
+            else {check_number("partition", partition): rows}
+        )
+        ranges = [
+            self._on(at, _append_rows, group, False, wait=False) for at, group in groups.items() if group
+        ]
+        for placed in ranges:
+            await self._acknowledged(placed.partition, placed.offset + placed.count, sync)
+        return ranges
+
+    async def _acknowledged(self, partition: int, end: int, sync: bool) -> None:
+        completion = self._writer(partition).acknowledgement(end, sync)
+        if completion is not None:
+            await reading.done(completion, lambda: self._on(partition, _durable, end))
 
     def append_batches(
         self,
@@ -345,43 +425,70 @@ class Topic:
 
     def read(
         self,
-        partition: int = 0,
-        start: int | None = None,
-        end: int | None = None,
+        partition: int | list[int] | tuple[int, ...] | range | None = None,
+        start: Offsets | None = None,
+        end: Offsets | None = None,
         *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        order: Order = "time",
         isolation: str = "read_uncommitted",
         follow: bool = False,
         timeout_s: float | None = None,
+        stop: threading.Event | None = None,
         skip_damaged: SkipDamaged = False,
-    ) -> Iterator[Record]:
-        """Records of one partition with offsets in [start, end), lazily.
+    ) -> Records:
+        """Records of the topic, or of one partition or some, lazily.
 
-        ``start`` None is the log's start; outside the log it is an `OffsetOutOfRangeError`, raised at once.
-        ``follow`` waits for more, for ``timeout_s`` at a time when given. Offsets that compaction or
-        transactions left empty are skipped: the next record's offset shows the gap. Records that are deleted
-        before they are read are not: the log start passed this reader, which is an `OffsetOutOfRangeError`
-        with the offset to go on from as ``first``, as for a consumer of Kafka. ``skip_damaged``
-        goes on behind corrupt batches instead of raising; a function given for it is called with each
-        `Damage` that was skipped.
+        Several partitions are merged by timestamp; with ``order="partition"`` one comes after the other.
+        ``start`` and ``end`` are offsets, the end not included: one for a single partition, or a mapping from
+        partition to offset. ``start`` None is the log's start; outside the log it is an
+        `OffsetOutOfRangeError`, raised at once. ``since`` and ``until`` choose records by their timestamps,
+        the end not included: a datetime with a time zone, ISO 8601 text, ``-10m``, or epoch milliseconds.
+
+        ``follow`` waits for more records: until `Records.close` is called, ``stop`` is set, or nothing came
+        for ``timeout_s``. Offsets that compaction or transactions left empty are skipped: the next record's
+        offset shows the gap. Records that are deleted before they are read are not: the log start passed
+        this reader, which is an `OffsetOutOfRangeError` with the offset to go on from as ``first``, as for a
+        consumer of Kafka. ``skip_damaged`` goes on behind corrupt batches instead of raising; a function
+        given for it is called with each `Damage` that was skipped.
         """
-        view = self._view(partition)
         level = check_isolation(isolation)
-        view.refresh()
-        end, timeout_s = check_optional("end", end), check_seconds("timeout_s", timeout_s)
-        if start is not None:
-            start = check_number("start", start)
+        plain = not (follow or skip_damaged) and since is until is None
+        if plain and type(partition) is type(start) is type(end) is int and end == start + 1:
+            view = self._view(partition)
+            view.refresh()
             check_start(view, start, level)
-            if end == start + 1 and not follow and not skip_damaged:
-                return read_one(steady(self._partitions, view), start, level)
-        return read_records(
-            steady(self._partitions, view),
-            start,
-            end,
-            isolation=level,
-            follow=follow,
-            skip_damaged=skip_damaged,
-            poll_timeout_s=timeout_s,
+            return reading.just(read_one(steady(self._partitions, view), start, level))
+        now_ms = self._partitions.context.clock.now_ms
+        options = ReadOptions(
+            check_moment("since", since, now_ms),
+            check_moment("until", until, now_ms),
+            reading.check_order(order),
+            level,
+            follow,
+            check_seconds("timeout_s", timeout_s),
+            stop,
+            skip_damaged,
         )
+        if follow and until is not None:
+            raise InvalidArgumentError("follow waits for new records; it does not go with until")
+        chosen = partition if isinstance(partition, list | tuple | range) else self._choose(partition)
+        return reading.read(self._parts(chosen, start, end, options), options)
+
+    def _parts(
+        self, chosen: Sequence[int], start: Offsets | None, end: Offsets | None, options: ReadOptions
+    ) -> list[Part]:
+        parts = []
+        for each in chosen:
+            first, last = (
+                reading.offset_of(*bound, each, chosen) for bound in (("start", start), ("end", end))
+            )
+            parts.append(Part.of(steady(self._partitions, self._view(each)), first, last, options))
+        return parts
+
+    aread = read
+    """`read` by another name: what it returns can be used in an ``async for`` loop."""
 
     def at(self, offset: int, partition: int = 0, *, isolation: str = "read_uncommitted") -> Record | None:
         """The record at ``offset``; None where there is none: a gap, a marker, or the end of the log.
@@ -400,26 +507,27 @@ class Topic:
         partitions: Sequence[int] | None = None,
         columns: Sequence[str] | None = None,
         *,
-        start: int | Mapping[int, int] | None = None,
-        end: int | Mapping[int, int] | None = None,
-        since: int | None = None,
-        until: int | None = None,
+        start: Offsets | None = None,
+        end: Offsets | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
         isolation: str = "read_uncommitted",
         threads: int = 0,
     ) -> pa.RecordBatchReader:
         """Arrow record batches: partitions one after the other, each in offset order.
 
-        Offsets [start, end), for all partitions or by partition; times [since, until) in milliseconds, by
+        Offsets [start, end), for all partitions or by partition; times [since, until) as for `read`, by
         each record's own timestamp. ``columns`` chooses and orders; what is not asked for is not decoded.
         Records that are deleted before they are read are an `OffsetOutOfRangeError`, as for `read`.
         """
         import pyarrow as pa
 
         level = check_isolation(isolation)
-        since, until = check_optional("since", since), check_optional("until", until)
+        now_ms = self._partitions.context.clock.now_ms
+        since_ms, until_ms = check_moment("since", since, now_ms), check_moment("until", until, now_ms)
         threads = check_number("threads", threads, 0, MAX_SCAN_THREADS)
         names = None if columns is None else check_list("columns", columns, "names")
-        options = ScanOptions(check_columns(names), since, until, level, threads)
+        options = ScanOptions(check_columns(names), since_ms, until_ms, level, threads)
         chosen = self._choose(None) if partitions is None else check_list("partitions", partitions, "numbers")
         ranges = []
         for number in chosen:
@@ -463,11 +571,16 @@ class Topic:
             yield from reversed(list(lookup.history_backwards(self._steady(number), key, level)))
 
     def offset_for_time(
-        self, partition: int = 0, timestamp: int = 0, *, isolation: str = "read_uncommitted"
+        self, partition: int = 0, timestamp: Moment = 0, *, isolation: str = "read_uncommitted"
     ) -> int | None:
-        """The first offset whose record is at ``timestamp`` (ms) or later; None when there is none."""
-        view, timestamp = self._steady(partition), check_number("timestamp", timestamp)
-        found = list_offsets.offset_for_time(view, timestamp, check_isolation(isolation))
+        """The first offset whose record is at ``timestamp`` or later; None when there is none.
+
+        The time is given as for `read`.
+        """
+        time_ms = check_moment("timestamp", timestamp, self._partitions.context.clock.now_ms)
+        if time_ms is None:
+            raise wrong_type("timestamp", "a time", None)
+        found = list_offsets.offset_for_time(self._steady(partition), time_ms, check_isolation(isolation))
         return None if found is None else found.offset
 
     # -- for a server ----------------------------------------------------------------------------------
@@ -630,10 +743,26 @@ class Topic:
         return view if isinstance(view, PartitionWriter) else self._partitions.writer(self.name, partition)
 
 
-def _append_rows(writer: PartitionWriter, rows: list[Record], sync: bool) -> AppendedRange:
+def _append_record(
+    writer: PartitionWriter, record: Record, sync: bool, expected: int | None, *, wait: bool = True
+) -> Appended:
+    try:
+        return append_record(writer, record, sync, expected, wait=wait)
+    except TypeError as error:
+        raise InvalidRecordError(wrong_record(record) or str(error)) from error
+
+
+def _append_rows(
+    writer: PartitionWriter,
+    rows: list[Record],
+    sync: bool,
+    expected: int | None = None,
+    *,
+    wait: bool = True,
+) -> AppendedRange:
     """Append records; one that is not a record is an InvalidRecordError that names it."""
     try:
-        return append_records(writer, rows, sync)
+        return append_records(writer, rows, sync, expected, wait=wait)
     except (TypeError, IndexError, KeyError) as error:
         for index, row in enumerate(rows):
             if (why := wrong_record(row)) is not None:

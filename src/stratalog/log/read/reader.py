@@ -329,45 +329,36 @@ def read_records(
     end: int | None = None,
     *,
     isolation: Isolation = "read_uncommitted",
-    follow: bool = False,
     skip_damaged: SkipDamaged = False,
-    poll_timeout_s: float | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Record]:
-    """Yield the records with offsets in [start, end). ``follow`` waits for more at the end of the log.
+    """Yield the records with offsets in [start, end), up to the end of the log.
 
     ``start`` None is the log's start, also when that moves before the first record is found. ``skip_damaged``
-    goes on behind damage; a function gets each skipped range. ``poll_timeout_s`` bounds the wait for the next
-    record when following; None waits for ever.
+    goes on behind damage; a function gets each skipped range. ``stopped`` is asked between batches whether to
+    end.
     """
     view.refresh()
     offset = view.log_start_offset if start is None else start
     check_start(view, offset, isolation)
-    limit = END if end is None else end
     pid = os.getpid()
-    while True:
-        visible = min(view.end_offset(isolation), limit)
-        if offset < visible:
-            aborted = view.aborted(offset, visible) if isolation == "read_committed" else []
-            try:
-                for segment, chunk, stop in iter_chunks(view, offset, visible, skip_damaged=skip_damaged):
-                    start = offset  # from now on this is where it began
-                    yield from _decode(view, segment, chunk, offset, stop, aborted)
-                    locks.check_process(pid)
-                    offset = max(offset, min(chunk.scan.last_offset + 1, stop))
-            except OffsetOutOfRangeError as error:
-                if start is not None:
-                    raise
-                offset = error.first
-                continue
-            offset = visible
-        if not follow or offset >= limit:
+    limit = END if end is None else end
+    visible = min(view.end_offset(isolation), limit)
+    while offset < visible:
+        aborted = view.aborted(offset, visible) if isolation == "read_committed" else []
+        try:
+            for segment, chunk, stop in iter_chunks(view, offset, visible, skip_damaged=skip_damaged):
+                start = offset  # from now on this is where it began
+                yield from _decode(view, segment, chunk, offset, stop, aborted)
+                locks.check_process(pid)
+                if stopped():
+                    return
+                offset = max(offset, min(chunk.scan.last_offset + 1, stop))
             return
-        locks.check_process(pid)
-        if not view.wait(offset + 1, 3600.0 if poll_timeout_s is None else poll_timeout_s, isolation):
-            if poll_timeout_s is not None:
-                return
-            continue
-        view.refresh()
+        except OffsetOutOfRangeError as error:
+            if start is not None:
+                raise
+            offset, visible = error.first, min(view.end_offset(isolation), limit)
 
 
 RECORDS_AT_ONCE = 64 << 10

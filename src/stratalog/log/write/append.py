@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog import kernel
 from stratalog.config import TopicConfig
-from stratalog.errors import InvalidRecordError, RecordTooLargeError
+from stratalog.errors import ConflictError, InvalidRecordError, RecordTooLargeError
 from stratalog.format import batch as batches
 from stratalog.format import codecs
 from stratalog.model import CREATE_TIME, LOG_APPEND_TIME, LONG_MAX, Appended, AppendedRange, Record
@@ -103,35 +103,52 @@ class Admission:
                 )
 
 
-def append_compressed(writer: PartitionWriter, record: Record, sync: bool) -> Appended:
-    """Append one record to a topic with a codec."""
+def append_record(
+    writer: PartitionWriter, record: Record, sync: bool, expected: int | None = None, *, wait: bool = True
+) -> Appended:
+    """Append one record to a topic with a codec, or where the log must end at ``expected``.
+
+    Without ``wait`` it returns when the record is written; see `PartitionWriter.acknowledgement`.
+    """
     if writer.admission.needs_key and record.key is None:
         raise writer.admission.keyless()
     target = take_buffer()
-    placed, timestamp = _append(writer, partial(kernel.encode_tuples, target, [record]), target, 1, sync)
+    encode = partial(kernel.encode_tuples, target, [record])
+    placed, timestamp = _append(writer, encode, target, 1, sync, expected, wait)
     return Appended(writer.partition, placed.offset, timestamp)
 
 
-def append_records(writer: PartitionWriter, records: Sequence[Record], sync: bool = False) -> AppendedRange:
-    """Append records in order."""
+def append_records(
+    writer: PartitionWriter,
+    records: Sequence[Record],
+    sync: bool = False,
+    expected: int | None = None,
+    *,
+    wait: bool = True,
+) -> AppendedRange:
+    """Append records in order; ConflictError if the log does not end at ``expected``. As `append_record`."""
     rows = records if isinstance(records, list) else list(records)
     if writer.admission.needs_key:
         for record in rows:
             if record[1] is None:
                 raise writer.admission.keyless()
     target = take_buffer()
-    return _append(writer, partial(kernel.encode_tuples, target, rows), target, len(rows), sync)[0]
+    encode = partial(kernel.encode_tuples, target, rows)
+    return _append(writer, encode, target, len(rows), sync, expected, wait)[0]
 
 
 def append_arrow(
-    writer: PartitionWriter, table: pa.Table | pa.RecordBatch, sync: bool = False
+    writer: PartitionWriter,
+    table: pa.Table | pa.RecordBatch,
+    sync: bool = False,
+    expected: int | None = None,
 ) -> AppendedRange:
-    """Append the rows of an Arrow table or record batch in order."""
+    """Append the rows of an Arrow table or record batch in order; ``expected`` as for `append_records`."""
     if writer.admission.needs_key and ("key" not in table.schema.names or table.column("key").null_count):
         raise writer.admission.keyless()
     rows = batches.ArrowRows(table)
     target = take_buffer()
-    return _append(writer, partial(rows.encode_into, target), target, len(rows), sync)[0]
+    return _append(writer, partial(rows.encode_into, target), target, len(rows), sync, expected)[0]
 
 
 def take_buffer() -> bytearray:
@@ -149,18 +166,24 @@ def give_back(buffer: bytearray) -> None:
 
 
 def _append(
-    writer: PartitionWriter, encode: Encode, target: bytearray, total: int, sync: bool
+    writer: PartitionWriter,
+    encode: Encode,
+    target: bytearray,
+    total: int,
+    sync: bool,
+    expected: int | None,
+    wait: bool = True,
 ) -> tuple[AppendedRange, int]:
     """Return where the batches went, and the largest timestamp of the last one."""
-    first, end, stamped = writer.exclusively(_encode_and_write, writer, encode, target, total)
+    first, end, stamped = writer.exclusively(_encode_and_write, writer, encode, target, total, expected)
     give_back(target)
-    if end > first:
+    if wait and end > first:
         writer.acknowledge(end, sync)
     return _new_tuple(AppendedRange, (writer.partition, first, end - first)), stamped
 
 
 def _encode_and_write(
-    writer: PartitionWriter, encode: Encode, target: bytearray, total: int
+    writer: PartitionWriter, encode: Encode, target: bytearray, total: int, expected: int | None
 ) -> tuple[int, int, int]:
     """Return the first offset, the one after the last, and the last batch's largest timestamp."""
     admission, now_ms, epoch = writer.admission, writer.context.clock.now_ms, writer.leader_epoch
@@ -168,6 +191,14 @@ def _encode_and_write(
     largest_batch = limit = admission.max_batch_bytes
     done, stamped = 0, -1
     first = offset = writer.active.ledger.next_offset
+    if expected is not None and expected != first:
+        raise ConflictError(
+            f"{writer.topic}-{writer.partition} ends at offset {first}, not at {expected}: another append"
+            f" came first; read from {expected} on and decide again",
+            partition=writer.partition,
+            expected=expected,
+            actual=first,
+        )
     while done < total:
         now = now_ms()
         size, count, least, largest, crc = encode(done, now, limit, offset, epoch, attributes, -1, -1, -1)

@@ -55,7 +55,7 @@ from stratalog.log.read.reader import Isolation
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write.active import WRITE_BEHIND_ENTRIES, ActiveSegment
 from stratalog.log.write.active_keys import ActiveKeyIndex
-from stratalog.log.write.append import Admission, Encoding, append_compressed
+from stratalog.log.write.append import Admission, Encoding, append_record
 from stratalog.log.write.log_end import Completion, End, LogEnd
 from stratalog.log.write.producers import ProducerBatch
 from stratalog.log.write.recovery import OpenAs, WriterState, open_partition
@@ -420,7 +420,7 @@ class PartitionWriter:
     ) -> Appended:
         """Append one record: encode, write, account."""
         if self._codec:
-            return append_compressed(self, Record(value, key, headers, timestamp), sync)
+            return append_record(self, Record(value, key, headers, timestamp), sync)
         while (placed := self._appender.append(value, key, headers, timestamp)) is None:
             self.make_usable()
         end = placed[1] + 1
@@ -666,6 +666,12 @@ class PartitionWriter:
         """Wait until the offsets below ``end`` are as durable as the caller or the settings ask."""
         if sync or self.acks_wait or end - self._requested >= self._flush_messages:
             self._sync_to(end)
+
+    def acknowledgement(self, end: int, sync: bool) -> Completion | None:
+        """Return what `acknowledge` would wait for; None when there is nothing to wait for."""
+        if sync or self.acks_wait or end - self._requested >= self._flush_messages:
+            return self.durable(end)
+        return None
 
     def durable(self, end: int) -> Completion:
         """Return a completion that is done when every offset below ``end`` is on disk.
