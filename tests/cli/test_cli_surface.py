@@ -22,6 +22,7 @@ from stratalog.cli.session import Session
 from stratalog.cli.topics import complete_setting
 from stratalog.config import SETTINGS
 from stratalog.model import SegmentInfo, SegmentState
+from tests.cli.shell import Shell
 
 run = CliRunner(env={"STRATALOG_DATA": ""}).invoke
 
@@ -139,7 +140,8 @@ def test_wrong_command_lines_end_with_2(arguments):
     result = run(app, arguments)
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
-    assert result.stderr
+    assert len(result.stderr.splitlines()) == 1, "one line where stderr is no terminal"
+    assert result.stderr.startswith("stratalog: ")
 
 
 @pytest.mark.parametrize(
@@ -192,6 +194,34 @@ def test_data_by_environment_and_in_front(monkeypatch):
     assert "behind" in result.stderr
     result = run(app, ["topic", "list"], env={"STRATALOG_DATA": "by-environment"})
     assert "by-environment" in result.stderr
+
+
+def test_an_append_without_input_still_needs_its_topic(tmp_path):
+    shell = Shell(tmp_path / "data")
+    shell.ok("topic", "create", "t", "--partitions", "2")
+    result = shell("append", "nope", stdin=b"")
+    assert result.exit_code == ExitCode.NOT_FOUND
+    assert "nope" in result.stderr
+    assert shell("append", "t", "--partition", "2", stdin=b"").exit_code == ExitCode.NOT_FOUND
+    assert "appended 0 records to t" in shell("append", "t", stdin=b"").output
+
+
+def test_a_file_of_another_kind_is_not_imported(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello\n" * 500)
+    result = Shell(tmp_path / "data")("import", str(tmp_path / "notes.txt"))
+    assert result.exit_code == ExitCode.USAGE
+    assert "notes.txt is not an exported topic" in result.stderr
+
+
+def test_flags_have_no_type_in_the_help():
+    for arguments in (["--help"], ["append", "--help"], ["topic", "create", "--help"]):
+        assert "<bool>" not in run(app, arguments).stdout
+
+
+def test_a_setting_is_found_by_its_whole_name():
+    shown = run(app, ["config", "--find", "retention.ms"]).stdout
+    assert shown.startswith("retention.ms")
+    assert "delete.retention.ms" not in shown.splitlines()[0]
 
 
 def test_config_lists_every_setting():

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from stratalog.cli import guard, pipelines, topics, version_line
 from stratalog.cli.append import append
@@ -65,6 +66,14 @@ class GuardedGroup(TyperGroup):
             single.command(name="dump", rich_help_panel=[*PANELS][-1])(dump_command)
             self.commands[cmd_name] = typer.main.get_command(single)
         return super().get_command(ctx, cmd_name)
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Parse the options before the command."""
+        try:
+            return super().make_context(*args, **options)
+        except TyperException as error:
+            guard.explain_usage(error)
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         with guard.guarded():

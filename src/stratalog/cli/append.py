@@ -24,7 +24,12 @@ from stratalog.cli.console import counted, note, progress
 from stratalog.cli.read import unescape
 from stratalog.cli.session import Session, TopicArgument, arg, command, opt
 from stratalog.config.units import parse_time
-from stratalog.errors import InvalidArgumentError, InvalidRecordError, StratalogError
+from stratalog.errors import (
+    InvalidArgumentError,
+    InvalidRecordError,
+    StratalogError,
+    UnknownPartitionError,
+)
 from stratalog.model import Header, Record
 
 if TYPE_CHECKING:
@@ -83,6 +88,10 @@ def append(
         null_empty=null_empty,
     )
     tally = Tally(topic)
+    with session.read() as store:  # before the input is read, and also when there is none
+        found = store.topic(topic)
+        if partition is not None and partition >= found.partitions:
+            raise UnknownPartitionError(f"topic {topic} has no partition {partition}")
     with session.change() as client:
         try:
             for name in files or ["-"]:

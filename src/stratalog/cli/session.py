@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperOption
 
 from stratalog.cli import guard
 from stratalog.cli.console import Table, is_terminal, note, show, show_json, warnings
@@ -36,6 +37,15 @@ def opt(names: str, help: str, **more: Any) -> Any:
     flags = [word for word in names.split() if word.startswith("-")]
     metavar = [word for word in names.split() if not word.startswith("-")]
     return typer.Option(*flags, metavar=metavar[0] if metavar else None, help=help, **more)
+
+
+def _type_shown(option: TyperOption, ctx: Any) -> str | None:
+    """Return what stands for an option's value in the help; nothing for a flag, which has none."""
+    return "" if option.is_flag else _usual_type(option, ctx)
+
+
+_usual_type = TyperOption.display_type_rich
+TyperOption.display_type_rich = _type_shown  # type: ignore[assignment,method-assign]
 
 
 def arg(metavar: str, help: str, **more: Any) -> Any:

@@ -287,7 +287,7 @@ def config(
 ) -> None:
     """List every setting, or show the settings in force for a topic and where they come from.
 
-    Without a topic no store is needed. A single match of --find is shown in full.
+    Without a topic no store is needed. A single match of --find, or an exact one, is shown in full.
     """
     if topic is not None:
         with session.read() as store:
@@ -307,6 +307,8 @@ def config(
     chosen = [setting for setting in SETTINGS if _matches(setting, find)]
     if not chosen and find is not None:
         raise ConfigError(f"no setting has {find!r} in its name{suggest(find, _BY_NAME)}")
+    if find is not None and find in _BY_NAME:
+        chosen = [_BY_NAME[find]]
     if (docs or len(chosen) == 1) and not session.json:
         print("\n\n".join(_setting_page(setting) for setting in chosen))
         return

@@ -36,6 +36,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from stratalog.config import describe, topic_config
 from stratalog.errors import (
     CorruptionError,
+    InvalidArgumentError,
     StorageError,
     UnsupportedFormat,
 )
@@ -301,9 +302,13 @@ def padding(size: int) -> bytes:
 END = bytes(2 * BLOCK)
 
 
-def read_manifest(read: Read) -> tuple[TopicFileManifest, int]:
+def read_manifest(read: Read, path: str = "the stream") -> tuple[TopicFileManifest, int]:
     """Read the manifest at the beginning of a stream; return it and where the first member begins."""
-    name, size = parse_header(read(BLOCK), 0)
+    block = read(BLOCK)
+    ours = MANIFEST.encode()
+    if block[:100].rstrip(b"\0") not in (ours, ours[: len(block)]) and block[257:262] != b"ustar":
+        raise InvalidArgumentError(f"{path} is not an exported topic, as `stratalog export` makes them")
+    name, size = parse_header(block, 0)
     if name != MANIFEST or size > MAX_MANIFEST_BYTES:
         raise CorruptionError("not an exported topic: it does not begin with its manifest", position=0)
     data = read(size)
@@ -635,7 +640,7 @@ def check_export(
     ``checked_bytes`` of a report, the ``position`` of an error) are not read again.
     """
     with _reading(fs or RealFileSystem(), file) as stream:
-        manifest, first = read_manifest(stream.read)
+        manifest, first = read_manifest(stream.read, stream.path)
         meter = Meter(progress, manifest.total_bytes)
         end = first
         for member, at in positions(manifest.members, first):
@@ -667,7 +672,7 @@ def import_topic(
     the topic gets -1 instead and the report says so, unless ``keep_retention``.
     """
     with open_target(target, fs) as into, _reading(into.context.fs, file) as stream:
-        manifest, first = read_manifest(stream.read)
+        manifest, first = read_manifest(stream.read, stream.path)
         name, topic_id = name or manifest.topic, new_id()
         overrides, notes = into.settings(manifest.settings, settings)
         config = topic_config(into.broker, overrides)
