@@ -16,11 +16,22 @@ from stratalog.model import Appended, AppendedRange, OffsetRange, Record, Segmen
 from stratalog.version import __version__
 
 if TYPE_CHECKING:
-    from stratalog.store import AdminClient, LogDirInfo, OffsetSpec, Records, Store, Topic, connect, verify
+    from stratalog.store import (
+        AdminClient,
+        Consumer,
+        LogDirInfo,
+        OffsetSpec,
+        Records,
+        Store,
+        Topic,
+        connect,
+        verify,
+    )
     from stratalog.store import open_store as open
 
 _FROM_STORE = {
     "AdminClient": "AdminClient",
+    "Consumer": "Consumer",
     "LogDirInfo": "LogDirInfo",
     "OffsetSpec": "OffsetSpec",
     "Records": "Records",
@@ -35,6 +46,7 @@ __all__ = [
     "AdminClient",
     "Appended",
     "AppendedRange",
+    "Consumer",
     "LogDirInfo",
     "OffsetRange",
     "OffsetSpec",

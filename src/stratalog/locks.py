@@ -49,6 +49,7 @@ ORDER: tuple[Rank, ...] = (
     Rank("closing", "the end of a store, once", Io.NETWORK),
     Rank("journal", "the commits of staged records: decided, rolled forward, one at a time", Io.NETWORK),
     Rank("loans", "compactions prepared elsewhere", Io.MEMORY),
+    Rank("groups", "the consumers of this process, and which partitions they read", Io.MEMORY),
     Rank("claims", "which partition is being rewritten, lent or waited for", Io.MEMORY),
     Rank("changes", "which topics are being created, changed or deleted", Io.MEMORY),
     Rank("read-only", "the topics of logs that are opened for reading only", Io.NETWORK),

@@ -28,7 +28,7 @@ def test_every_command_is_listed_in_order():
 def test_every_command_has_the_common_options_and_a_sentence():
     root = typer.main.get_command(app)
     found = dict(root.commands)  # type: ignore[attr-defined]
-    for group in (found.pop("topic"), found.pop("pipeline")):
+    for group in (found.pop("topic"), found.pop("group"), found.pop("pipeline")):
         inside = typer.Context(group)
         found |= {
             f"{group.name} {name}": group.get_command(inside, name) for name in group.list_commands(inside)

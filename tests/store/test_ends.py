@@ -40,14 +40,14 @@ class CountingWait:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.calls = 0
         self.began = threading.Event()
-        wait = reading._wait
+        wait = reading.wait
 
         def counted(*args) -> bool:
             self.calls += 1
             self.began.set()
             return wait(*args)
 
-        patch.setattr(reading, "_wait", counted)
+        patch.setattr(reading, "wait", counted)
 
 
 def test_following_committed_records_times_out_while_a_transaction_is_open(

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from stratalog.cli import guard, pipelines, topics, version_line
+from stratalog.cli import groups, guard, pipelines, topics, version_line
 from stratalog.cli.append import append
 from stratalog.cli.check import repair, verify
 from stratalog.cli.copies import adopt, clone, export, graduate, import_, restore
@@ -19,7 +19,7 @@ from stratalog.cli.session import DataOption, DebugOption, opt, set_global_data
 from stratalog.cli.topics import config
 
 PANELS: dict[str, dict[str, Any]] = {
-    "Topics and records": {"topic": topics.app, "append": append, "read": read},
+    "Topics and records": {"topic": topics.app, "append": append, "read": read, "group": groups.app},
     "The life of segments": {
         "segments": segments,
         "roll": roll,

@@ -31,20 +31,21 @@ class Table:
     def __init__(self, *columns: str, title: str = "", footer: str = "") -> None:
         self.titles = [column.lstrip(_MARKS) for column in columns]
         self.marks = [column[: len(column) - len(column.lstrip(_MARKS))] for column in columns]
-        self.rows: list[Sequence[str]] = []
+        self.rows: list[Sequence[str | int]] = []
         self.title = title
         self.footer = footer
 
     def add(self, *cells: object) -> None:
-        """Add a row; whole numbers get thousands separators."""
-        self.rows.append([f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells])
+        """Add a row; on a terminal whole numbers get thousands separators."""
+        self.rows.append([cell if isinstance(cell, int) else str(cell) for cell in cells])
 
     def plain(self) -> str:
         """Return aligned columns, two spaces apart, no trailing blanks, nothing cut off."""
         lines = [self.title] if self.title else []
         if self.rows:
-            widths = [max(map(len, cells)) for cells in zip(self.titles, *self.rows, strict=True)]
-            lines += [self._line(cells, widths) for cells in (self.titles, *self.rows)]
+            rows = [self.titles, *([str(cell) for cell in row] for row in self.rows)]
+            widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+            lines += [self._line(cells, widths) for cells in rows]
         if self.footer:
             lines.append(self.footer)
         return "\n".join(lines)
@@ -202,7 +203,8 @@ def _show_rich(table: Table) -> None:
                 no_wrap="~" not in marks,
             )
         for row in table.rows:
-            drawn.add_row(*(Text(cell, style=_STATE_STYLES.get(cell, "")) for cell in row))
+            cells = [f"{cell:,}" if isinstance(cell, int) else cell for cell in row]
+            drawn.add_row(*(Text(cell, style=_STATE_STYLES.get(cell, "")) for cell in cells))
         console.print(drawn)
     if table.footer:
         console.print(Text(table.footer, style="dim"))

@@ -40,8 +40,8 @@ $ stratalog verify
 - Every command works beside a program that holds the store: reads open it read-only, changes are asked of
   the program that holds it.
 - `--json` gives one JSON document, or for records one JSON object a line.
-- An error is one line on stderr and an exit code; `--debug` shows where it came from. Wrong arguments (exit
-  code 2) are several lines: the usage, and what is wrong.
+- An error is one line on stderr and an exit code; `--debug` shows where it came from. On a terminal wrong
+  arguments (exit code 2) are several lines: the usage, and what is wrong.
 - `stratalog --install-completion` sets up the shell: commands, options, topics and settings are completed.
 
 ## Positions and times

@@ -332,10 +332,10 @@ def compactions_table(compactions: Sequence[Any]) -> Table:
     for each in compactions:
         table.add(
             f"{each['topic']}-{each['partition']}",
-            f"{each['segments_before']:,} → {each['segments_after']:,}",
-            f"{each['records_before']:,} → {each['records_after']:,}",
+            f"{each['segments_before']} → {each['segments_after']}",
+            f"{each['records_before']} → {each['records_after']}",
             f"{format_bytes(each['bytes_before'])} → {format_bytes(each['bytes_after'])}",
-            f"{each['tombstones_dropped']:,}",
+            each["tombstones_dropped"],
             str(each["passes"]),
             format_duration_ms(round(each["seconds"] * 1000)),
         )

@@ -135,7 +135,7 @@ def list_(session: Session) -> None:
     table.footer = "" if facts else "no topics"
     for fact in facts:
         offline = f" ({len(fact['offline'])} offline)" if fact["offline"] else ""
-        count = f"{fact['partitions']:,}{offline}"
+        count = f"{fact['partitions']}{offline}"
         table.add(fact["topic"], count, fact["offsets"], fact["segments"], format_bytes(fact["size_bytes"]))
     session.tell([{k: v for k, v in fact.items() if k != "details"} for fact in facts], table)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stratalog.log.read.list_offsets import OffsetSpec
 from stratalog.store.admin.admin import AdminClient, connect
+from stratalog.store.groups import Consumer
 from stratalog.store.lifecycle.reports import LogDirInfo, verify
 from stratalog.store.reading import Records
 from stratalog.store.store import Store, open_store
@@ -11,6 +12,7 @@ from stratalog.store.topic import Topic
 
 __all__ = [
     "AdminClient",
+    "Consumer",
     "LogDirInfo",
     "OffsetSpec",
     "Records",

@@ -11,6 +11,7 @@ import heapq
 import os
 import threading
 import time
+from _thread import allocate_lock
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -95,7 +96,28 @@ class Part:
         return self.end is not None and self.offset is not None and self.offset >= self.end
 
 
-class _Stop:
+class _Gate:
+    """An event for one waiting thread, made of single steps: an interrupt leaves no lock taken."""
+
+    __slots__ = ("_shut",)
+
+    def __init__(self) -> None:
+        self._shut = allocate_lock()
+        self._shut.acquire()
+
+    def set(self) -> None:
+        with suppress(RuntimeError):  # it is open
+            self._shut.release()
+
+    def clear(self) -> None:
+        self._shut.acquire(blocking=False)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it is set, and clear it."""
+        self._shut.acquire(timeout=timeout_s)
+
+
+class Stop:
     """Whether a reading is to end; asked between batches and while waiting. Another thread may ask for it."""
 
     __slots__ = ("_asked", "_event", "on_ask", "wake")
@@ -103,7 +125,7 @@ class _Stop:
     def __init__(self, event: threading.Event | None, follow: bool) -> None:
         self._asked = False
         self._event = event
-        self.wake = threading.Event() if follow else None
+        self.wake = _Gate() if follow else None
         self.on_ask: Callable[[], object] = lambda: None
         """Wakes an event loop."""
 
@@ -133,7 +155,7 @@ class Records(Iterator[Record]):
     __slots__ = ("_options", "_parts", "_records", "_stop")
 
     def __init__(
-        self, records: Iterator[Record], stop: _Stop, parts: Sequence[Part], options: ReadOptions
+        self, records: Iterator[Record], stop: Stop, parts: Sequence[Part], options: ReadOptions
     ) -> None:
         # Neither of these refers back to this object: what a reader holds is freed when it is dropped.
         self._records = records
@@ -167,14 +189,14 @@ class Records(Iterator[Record]):
 
 def read(parts: Sequence[Part], options: ReadOptions) -> Records:
     """Read the partitions from where they are."""
-    stop = _Stop(options.stop, options.follow)
+    stop = Stop(options.stop, options.follow)
     records = _follow(parts, options, stop) if options.follow else _once(parts, options, stop)
     return Records(records, stop, parts, options)
 
 
 def just(records: Iterator[Record]) -> Records:
     """Return records that are found without waiting."""
-    return Records(records, _Stop(None, follow=False), (), PLAIN)
+    return Records(records, Stop(None, follow=False), (), PLAIN)
 
 
 def check_order(order: str) -> Order:
@@ -208,21 +230,21 @@ def _end_before(view: LogView, until: int) -> int:
     return end
 
 
-def _once(parts: Sequence[Part], options: ReadOptions, stop: _Stop) -> Iterator[Record]:
+def _once(parts: Sequence[Part], options: ReadOptions, stop: Stop) -> Iterator[Record]:
     return _merged([_run(part, part.end, options, stop) for part in parts], options, stop)
 
 
-def _follow(parts: Sequence[Part], options: ReadOptions, stop: _Stop) -> Iterator[Record]:
+def _follow(parts: Sequence[Part], options: ReadOptions, stop: Stop) -> Iterator[Record]:
     pid = os.getpid()
     while not stop():
-        yield from _what_is_there(parts, options, stop)
+        yield from what_is_there(parts, options, stop)
         locks.check_process(pid)
         open_parts = [part for part in parts if not part.done]
-        if not open_parts or not _wait(open_parts, options, stop):
+        if not open_parts or not wait(open_parts, options, stop):
             return
 
 
-def _what_is_there(parts: Sequence[Part], options: ReadOptions, stop: _Stop) -> Iterator[Record]:
+def what_is_there(parts: Sequence[Part], options: ReadOptions, stop: Stop) -> Iterator[Record]:
     """Read what is there now."""
     runs = []
     for part in parts:
@@ -233,7 +255,7 @@ def _what_is_there(parts: Sequence[Part], options: ReadOptions, stop: _Stop) -> 
     return _merged(runs, options, stop)
 
 
-def _run(part: Part, end: int | None, options: ReadOptions, stop: _Stop) -> Iterator[Record]:
+def _run(part: Part, end: int | None, options: ReadOptions, stop: Stop) -> Iterator[Record]:
     """Read one partition up to ``end`` and remember how far that was."""
     records = read_records(
         part.view,
@@ -247,15 +269,16 @@ def _run(part: Part, end: int | None, options: ReadOptions, stop: _Stop) -> Iter
         low = -(2**63) if options.since is None else options.since
         high = 2**63 if options.until is None else options.until
         records = (record for record in records if low <= _time(record) < high)
-    return _then(records, part, end) if options.follow else records
+    return _then(records, part, end, stop) if options.follow else records
 
 
-def _then(records: Iterable[Record], part: Part, end: int | None) -> Iterator[Record]:
+def _then(records: Iterable[Record], part: Part, end: int | None, stop: Stop) -> Iterator[Record]:
     yield from records
-    part.offset = end
+    if not stop():  # else the records may have ended before
+        part.offset = end
 
 
-def _merged(runs: Sequence[Iterator[Record]], options: ReadOptions, stop: _Stop) -> Iterator[Record]:
+def _merged(runs: Sequence[Iterator[Record]], options: ReadOptions, stop: Stop) -> Iterator[Record]:
     if len(runs) == 1:
         return _until(runs[0], stop) if options.follow or options.stop is not None else runs[0]
     return _until(_chained(runs) if options.order == "partition" else heapq.merge(*runs, key=_time), stop)
@@ -266,7 +289,7 @@ def _chained(runs: Iterable[Iterator[Record]]) -> Iterator[Record]:
         yield from run
 
 
-def _until(records: Iterable[Record], stop: _Stop) -> Iterator[Record]:
+def _until(records: Iterable[Record], stop: Stop) -> Iterator[Record]:
     for record in records:
         if stop():
             return
@@ -282,7 +305,7 @@ def _time(record: Record) -> int:
 _Waits = list[tuple[Part, Completion]]
 
 
-def _wait(parts: Sequence[Part], options: ReadOptions, stop: _Stop) -> bool:
+def wait(parts: Sequence[Part], options: ReadOptions, stop: Stop) -> bool:
     """Wait until one of the partitions has more; False when it took too long or the reading is to end."""
     wake = stop.wake
     assert wake is not None
@@ -322,7 +345,7 @@ def _deadline_of(options: ReadOptions) -> float | None:
     return None if options.timeout_s is None else time.monotonic() + options.timeout_s
 
 
-def _patience(parts: Sequence[Part], deadline: float | None, stop: _Stop) -> float:
+def _patience(parts: Sequence[Part], deadline: float | None, stop: Stop) -> float:
     """Return for how long to wait before looking again; 0 or less when the time is over."""
     beside = any(isinstance(part.view, PartitionFollower) for part in parts)
     left = POLL_S if beside else STOP_POLL_S if stop.polled else locks.RECHECK_S
@@ -376,7 +399,7 @@ async def _done(completion: Completion) -> None:
         completion.cancel()
 
 
-async def _in_a_thread(records: Iterator[Record], stop: _Stop) -> AsyncIterator[Record]:
+async def _in_a_thread(records: Iterator[Record], stop: Stop) -> AsyncIterator[Record]:
     import asyncio
 
     while batch := await asyncio.to_thread(_some, records):
@@ -390,21 +413,21 @@ def _some(records: Iterator[Record]) -> list[Record]:
     return list(islice(records, AT_ONCE))
 
 
-async def _follow_async(parts: Sequence[Part], options: ReadOptions, stop: _Stop) -> AsyncIterator[Record]:
+async def _follow_async(parts: Sequence[Part], options: ReadOptions, stop: Stop) -> AsyncIterator[Record]:
     import asyncio
 
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()
     stop.on_ask = lambda: loop.call_soon_threadsafe(woken.set)
     while not stop():
-        async for record in _in_a_thread(_what_is_there(parts, options, stop), stop):
+        async for record in _in_a_thread(what_is_there(parts, options, stop), stop):
             yield record
         open_parts = [part for part in parts if not part.done]
         if not open_parts or not await _wait_async(open_parts, options, stop, woken):
             return
 
 
-async def _wait_async(parts: Sequence[Part], options: ReadOptions, stop: _Stop, woken: asyncio.Event) -> bool:
+async def _wait_async(parts: Sequence[Part], options: ReadOptions, stop: Stop, woken: asyncio.Event) -> bool:
     """Wait until one of the partitions has more; False when it took too long or the reading is to end."""
     import asyncio
 

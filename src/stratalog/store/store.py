@@ -58,6 +58,8 @@ from stratalog.store import topic_import
 from stratalog.store.admin.control import Progress
 from stratalog.store.background import Background
 from stratalog.store.catalog import MAX_PARTITIONS, new_topic
+from stratalog.store.groups import Consumer, Groups
+from stratalog.store.groups.consumers import Reset
 from stratalog.store.journal.journal import Committed, Journal
 from stratalog.store.lifecycle.erasing import erase
 from stratalog.store.lifecycle.lifecycle import Janitor, Lifecycle, Round
@@ -167,6 +169,8 @@ class Store:
         self.journal = Journal(self.partitions)
         """The commits of staged files."""
         self._janitor = Janitor(self._lifecycle) if janitor and not read_only else None
+        self.groups = Groups(self)
+        """The consumer groups: their committed offsets, and the consumers in this process."""
         try:
             if read_only:
                 self.partitions.opening.load()
@@ -367,7 +371,7 @@ class Store:
             return config
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic and all its data."""
+        """Remove a topic and all its data, and what consumer groups committed for it."""
         self._check_writable()
         partitions = self.partitions
         with ExitStack() as claimed:
@@ -393,6 +397,7 @@ class Store:
                     partitions.opening.offline.pop((name, partition), None)
             if tiering is not None:
                 tiering.finish_deletion(entry)
+        self.groups.offsets.forget_topic(name)
 
     def allocate_producer_ids(self, count: int = 1000) -> range:
         """Hand out producer ids that no call before got, not even one before a crash; 1,000 as Kafka does.
@@ -654,6 +659,38 @@ class Store:
         return self.journal.commit(Entry(query, batch, tuple(staged), job), progress)
 
     # -- numbers ---------------------------------------------------------------------------------------
+
+    # -- consumers -----------------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        group: str,
+        topics: Sequence[str],
+        *,
+        reset: Reset = "earliest",
+        auto_commit: bool = False,
+        isolation: str = "read_uncommitted",
+        timeout_s: float | None = None,
+    ) -> Consumer:
+        """A consumer of topics that remembers, under the name of its group, how far it has got.
+
+        Several consumers of one group in this process share the partitions. ``reset`` says where to begin
+        where the group committed nothing, or where that is no longer in the log: ``earliest``, ``latest`` or
+        ``error``. With ``auto_commit`` the records that a loop has come back from are committed every five
+        seconds and at the end; else call `Consumer.commit`. A loop over it ends after ``timeout_s`` without
+        a record; None waits for ever.
+        """
+        self._check_writable()
+        return Consumer(
+            self,
+            self.groups,
+            group,
+            topics,
+            reset=reset,
+            auto_commit=auto_commit,
+            isolation=isolation,
+            timeout_s=timeout_s,
+        )
 
     # -- copies --------------------------------------------------------------------------------------
 

@@ -476,6 +476,10 @@ class Topic:
         chosen = partition if isinstance(partition, list | tuple | range) else self._choose(partition)
         return reading.read(self._parts(chosen, start, end, options), options)
 
+    def part(self, partition: int, start: int, options: ReadOptions) -> Part:
+        """One partition for a reader that keeps its own position; OffsetOutOfRangeError outside the log."""
+        return Part.of(self._steady(partition), start, None, options)
+
     def _parts(
         self, chosen: Sequence[int], start: Offsets | None, end: Offsets | None, options: ReadOptions
     ) -> list[Part]:

@@ -1,0 +1,425 @@
+"""Named consumers: each partition of a group's topics is read by one of its consumers at a time.
+
+Consumers of one group in one process share the partitions. When one comes or goes, the partitions are dealt
+out again: a consumer gives up what it lost when it next asks for records. Only then another one takes that
+over, from the committed offset. So no record is handled by two consumers at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from stratalog import locks
+from stratalog.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
+from stratalog.log.arguments import Moment, check_all, check_number, check_seconds, check_text
+from stratalog.log.read.reader import check_isolation
+from stratalog.model import Record
+from stratalog.store import reading
+from stratalog.store.groups.offsets import GroupOffsets, TopicPartition
+from stratalog.store.reading import Part, ReadOptions
+
+if TYPE_CHECKING:
+    from stratalog.store.store import Store
+
+logger = logging.getLogger("stratalog")
+
+Reset = Literal["earliest", "latest", "error"]
+AUTO_COMMIT_S = 5.0
+"""Kafka's auto.commit.interval.ms."""
+AT_ONCE = 500
+"""Records read ahead; Kafka's max.poll.records."""
+
+
+class _Stop(reading.Stop):
+    """Ends a wait when the consumer is closed, and when the partitions were dealt out again."""
+
+    __slots__ = ("again", "dropped")
+
+    def __init__(self) -> None:
+        super().__init__(None, follow=True)
+        self.again = False
+        self.dropped = False
+        """Set, without a lock, when nobody has the consumer any more: the next look takes it out."""
+
+    def __call__(self) -> bool:
+        return self.again or super().__call__()
+
+    @property
+    def closed(self) -> bool:
+        return super().__call__()
+
+    def look_again(self) -> None:
+        self.again = True
+        if self.wake is not None:
+            self.wake.set()
+
+
+class _Member:
+    """What a group knows of a consumer. Not the consumer itself: one that is dropped leaves the group."""
+
+    __slots__ = ("group", "stop", "topics")
+
+    def __init__(self, group: str, topics: tuple[str, ...]) -> None:
+        self.group = group
+        self.topics = topics
+        self.stop = _Stop()
+
+
+class Groups:
+    """The groups of one store that have consumers in this process. Thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        self.offsets = GroupOffsets(store)
+        self._lock = locks.lock("groups")
+        self._members: dict[str, list[_Member]] = {}
+        self._owners: dict[str, dict[TopicPartition, _Member]] = {}
+
+    def members(self, group: str) -> int:
+        """Return how many consumers a group has here."""
+        return sum(not each.stop.dropped for each in self._members.get(group, ()))
+
+    def join(self, member: _Member) -> None:
+        """Take a consumer in; the others learn of it."""
+        with self._lock:
+            members = self._members.setdefault(member.group, [])
+            members.append(member)
+            others = members[:-1]
+        _wake(others)
+
+    def leave(self, member: _Member) -> None:
+        """Take a consumer out; what it owned is free."""
+        with self._lock:
+            members = self._members.get(member.group, [])
+            if member in members:
+                members.remove(member)
+            owners = self._owners.get(member.group, {})
+            for at in [at for at, owner in owners.items() if owner is member]:
+                del owners[at]
+            left = list(members)
+            if not members:
+                self._members.pop(member.group, None)
+                self._owners.pop(member.group, None)
+        _wake(left)
+
+    def share_of(self, member: _Member, counts: Mapping[str, int]) -> set[TopicPartition]:
+        """Return the partitions that a consumer should have, given how many each of its topics has.
+
+        As Kafka's range assignor: each topic is cut into as many runs as consumers want it.
+        """
+        for each in [each for each in self._members.get(member.group, ()) if each.stop.dropped]:
+            self.leave(each)
+        with self._lock:
+            members = list(self._members.get(member.group, ()))
+        share: set[TopicPartition] = set()
+        for topic, count in counts.items():
+            wanting = [each for each in members if topic in each.topics]
+            if member in wanting:
+                at, size, more = wanting.index(member), *divmod(count, len(wanting))
+                first = at * size + min(at, more)
+                share |= {(topic, each) for each in range(first, first + size + (at < more))}
+        return share
+
+    def take(self, member: _Member, wanted: set[TopicPartition]) -> set[TopicPartition]:
+        """Own those of ``wanted`` that nobody else owns; return them."""
+        with self._lock:
+            owners = self._owners.setdefault(member.group, {})
+            return {at for at in wanted if owners.setdefault(at, member) is member}
+
+    def give_up(self, member: _Member, lost: set[TopicPartition]) -> None:
+        """Let others own what this consumer owned."""
+        with self._lock:
+            owners = self._owners.get(member.group, {})
+            for at in lost:
+                if owners.get(at) is member:
+                    del owners[at]
+            others = [each for each in self._members.get(member.group, ()) if each is not member]
+        _wake(others)
+
+
+def _wake(members: Sequence[_Member]) -> None:
+    for each in members:
+        each.stop.look_again()
+
+
+class Consumer:
+    """A consumer of a group: loop over it, or call `poll`. One thread uses it; any thread may `close` it.
+
+    Made by `Store.consumer`. Use it in a ``with`` block.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        groups: Groups,
+        group: str,
+        topics: Sequence[str],
+        *,
+        reset: Reset = "earliest",
+        auto_commit: bool = False,
+        isolation: str = "read_uncommitted",
+        timeout_s: float | None = None,
+    ) -> None:
+        self.group = check_text("group", group)
+        self.topics = tuple(dict.fromkeys(check_all("topics", topics, str, "topic names")))
+        if not self.group or not self.topics:
+            raise InvalidArgumentError("a consumer needs the name of its group and at least one topic")
+        if reset not in ("earliest", "latest", "error"):
+            raise InvalidArgumentError(f"reset is 'earliest', 'latest' or 'error', not {reset!r}")
+        for name in self.topics:
+            store.topic(name)
+        self._store = store
+        self._groups = groups
+        self._reset = reset
+        self._auto = auto_commit
+        self._options = ReadOptions(
+            isolation=check_isolation(isolation), follow=True, timeout_s=check_seconds("timeout_s", timeout_s)
+        )
+        self._member = _Member(self.group, self.topics)
+        self._stop = self._member.stop
+        self._parts: dict[TopicPartition, Part] = {}
+        self._positions: dict[TopicPartition, int] = {}
+        """Behind the last record that was handed out."""
+        self._handled: dict[TopicPartition, int] = {}
+        """Behind the last record that the caller came back from: what an automatic commit covers."""
+        self._committed: dict[TopicPartition, int] = {}
+        self._fetched: dict[TopicPartition, int] = {}
+        """Behind the last record that was read ahead."""
+        self._buffer: deque[Record] = deque()
+        self._records: Iterator[Record] | None = None
+        """What was there when it was last looked at; None: look again."""
+        self._user: threading.Thread | None = None
+        self._next_commit_s = time.monotonic() + AUTO_COMMIT_S
+        self._left = False
+        groups.join(self._member)
+        # The collector may come under any lock, so it only leaves a note.
+        weakref.finalize(self, setattr, self._stop, "dropped", True).atexit = False
+
+    def __repr__(self) -> str:
+        return f"<Consumer of {self.group!r}: {', '.join(self.topics)}>"
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._handled.update(self._positions)
+        self.close()
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Record]:
+        """Records as they come; ends when the consumer is closed, or after its ``timeout_s`` without one."""
+        while found := self.poll(1):
+            yield found[0]
+
+    def poll(self, max_records: int = 500, timeout_s: float | None = None) -> list[Record]:
+        """Return the next records, at least one; none when it took ``timeout_s`` or the consumer is closed.
+
+        With ``auto_commit`` the records returned before are taken for handled.
+        """
+        max_records = check_number("max_records", max_records, 1)
+        timeout_s = self._options.timeout_s if timeout_s is None else check_seconds("timeout_s", timeout_s)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._user = threading.current_thread()
+        self._handled.update(self._positions)
+        while not self._stop.closed:
+            if self._auto:
+                self._commit_if_due()
+            if self._stop.again or not self._buffer:
+                self._fill()
+            if self._buffer:
+                found = [self._buffer.popleft() for _ in range(min(max_records, len(self._buffer)))]
+                for record in found:
+                    self._positions[record.topic, record.partition] = record.offset + 1
+                return found
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0 and not self._stop.again:
+                return []
+            patience = AUTO_COMMIT_S if left is None else min(left, AUTO_COMMIT_S)
+            options = replace(self._options, timeout_s=patience)
+            reading.wait(list(self._parts.values()), options, self._stop)
+        self._leave()
+        return []
+
+    def _fill(self) -> None:
+        """Read some records ahead, from the partitions that are ours now."""
+        self._settle()
+        if self._buffer:
+            return
+        if self._records is None:
+            for at, part in self._parts.items():
+                part.offset = max(part.offset or 0, self._fetched[at])
+            self._records = reading.what_is_there(list(self._parts.values()), self._options, self._stop)
+        self._buffer.extend(islice(self._records, AT_ONCE))
+        for record in self._buffer:
+            self._fetched[record.topic, record.partition] = record.offset + 1
+        if not self._buffer:
+            self._records = None
+            if not self._stop():  # all of them are read: behind gaps and markers too
+                for at, part in self._parts.items():
+                    end = max(part.offset or 0, self._fetched[at])
+                    self._positions[at] = self._handled[at] = self._fetched[at] = end
+
+    def _settle(self) -> None:
+        """Give up partitions that others should have, and take those that are free."""
+        again, self._stop.again = self._stop.again, False
+        counts = {name: self._store.topic(name).partitions for name in self.topics}
+        share = self._groups.share_of(self._member, counts)
+        if not again and share == self._parts.keys():
+            return
+        lost = self._parts.keys() - share
+        if lost:
+            if self._auto:
+                self._commit(self._handled)
+            for at in lost:
+                for known in (self._parts, self._positions, self._handled, self._fetched, self._committed):
+                    known.pop(at, None)
+            self._buffer = deque(each for each in self._buffer if (each.topic, each.partition) not in lost)
+            self._groups.give_up(self._member, lost)
+        gained = self._groups.take(self._member, share) - self._parts.keys()
+        for at in sorted(gained):
+            self._begin(at, self._start_of(at))
+        self._records = None
+
+    def _start_of(self, at: TopicPartition) -> int:
+        committed = self._groups.offsets.committed(self.group, *at)
+        if committed is not None:
+            self._committed[at] = committed.offset
+        return self._in_range(at, None if committed is None else committed.offset)
+
+    def _in_range(self, at: TopicPartition, offset: int | None) -> int:
+        """Return the offset, or what ``reset`` says where there is none or it is outside the log."""
+        topic = self._store.topic(at[0])
+        first, end = topic.log_start_offset(at[1]), topic.high_watermark(at[1])
+        if offset is not None and first <= offset <= end:
+            return offset
+        if self._reset == "error":
+            where = "committed nothing" if offset is None else f"committed offset {offset}"
+            raise OffsetOutOfRangeError(
+                f"group {self.group} {where} for {at[0]}-{at[1]}, which holds offsets {first} to {end - 1}",
+                offset=-1 if offset is None else offset,
+                first=first,
+                end=end,
+            )
+        start = first if self._reset == "earliest" else end
+        if offset is not None:
+            logger.warning(
+                "group %s: offset %d of %s-%d is outside the log (%d to %d); it goes on from %d (reset=%s)",
+                self.group, offset, *at, first, end - 1, start, self._reset,
+            )  # fmt: skip
+        return start
+
+    def _begin(self, at: TopicPartition, offset: int) -> None:
+        part = self._store.topic(at[0]).part(at[1], offset, self._options)
+        self._parts[at] = part
+        self._positions[at] = self._handled[at] = self._fetched[at] = offset
+
+    # -- positions -----------------------------------------------------------------------------------
+
+    @property
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that this consumer reads now."""
+        return set(self._parts)
+
+    def position(self, topic: str, partition: int = 0) -> int:
+        """The offset of the next record that is handed out; of a partition of this consumer."""
+        self._settle()
+        return self._positions[self._owned(topic, partition)]
+
+    def committed(self, topic: str, partition: int = 0) -> int | None:
+        """The offset that the group committed; None when it committed none."""
+        found = self._groups.offsets.committed(self.group, topic, check_number("partition", partition, 0))
+        return None if found is None else found.offset
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """How many offsets each partition of this consumer has that were not handed out yet."""
+        self._settle()
+        isolation = self._options.isolation
+        return {
+            (name, number): self._store.topic(name).high_watermark(number, isolation) - position
+            for (name, number), position in sorted(self._positions.items())
+        }
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Go on from ``offset``, which must lie inside the log."""
+        self._settle()
+        at = self._owned(topic, partition)
+        self._go(at, check_number("offset", offset))
+
+    def seek_to_time(self, moment: Moment, topic: str | None = None) -> None:
+        """Go on from the first records at or after a time, given as for `Topic.read`, in all partitions."""
+        self._settle()
+        for at in list(self._parts):
+            if topic in (None, at[0]):
+                found = self._store.topic(at[0]).offset_for_time(at[1], moment)
+                self._go(at, self._store.topic(at[0]).high_watermark(at[1]) if found is None else found)
+
+    def _go(self, at: TopicPartition, offset: int) -> None:
+        self._begin(at, offset)
+        self._buffer = deque(each for each in self._buffer if (each.topic, each.partition) != at)
+        self._records = None
+
+    def _owned(self, topic: str, partition: int) -> TopicPartition:
+        at = (topic, check_number("partition", partition, 0))
+        if at not in self._parts:
+            raise InvalidArgumentError(
+                f"{topic}-{partition} is not read by this consumer of {self.group}, which has"
+                f" {', '.join(f'{name}-{number}' for name, number in sorted(self._parts)) or 'nothing now'}"
+            )
+        return at
+
+    # -- committing ----------------------------------------------------------------------------------
+
+    def commit(self, record: Record | None = None, *, sync: bool = False) -> None:
+        """Commit the position of every partition: all records handed out so far are done.
+
+        With a record, only up to that one, and only its partition. ``sync`` waits for the disk.
+        """
+        if record is not None:
+            at = self._owned(record.topic, record.partition)
+            self._commit({at: record.offset + 1}, sync)
+        else:
+            self._commit(self._positions, sync)
+
+    def _commit(self, offsets: Mapping[TopicPartition, int], sync: bool = False) -> None:
+        if self._left:
+            raise ClosedError(f"this consumer of {self.group} is closed")
+        changed = {at: offset for at, offset in offsets.items() if self._committed.get(at) != offset}
+        self._groups.offsets.commit(self.group, changed, sync=sync)
+        self._committed.update(changed)
+
+    def _commit_if_due(self) -> None:
+        if self._auto and time.monotonic() >= self._next_commit_s:
+            self._commit(self._handled)
+            self._next_commit_s = time.monotonic() + AUTO_COMMIT_S
+
+    def close(self) -> None:
+        """Leave the group. With ``auto_commit`` what was handled is committed first.
+
+        From another thread it only asks: the thread that reads leaves when it next wants a record, so that
+        nobody else gets one that it is still working on.
+        """
+        self._stop.ask()
+        if self._user in (None, threading.current_thread()) or not self._user.is_alive():
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._left:
+            return
+        try:
+            if self._auto:
+                self._commit(self._handled)
+        finally:
+            self._left = True
+            self._groups.leave(self._member)

@@ -1,0 +1,365 @@
+"""Named consumers: what a group committed is where it goes on, whoever reads, whatever happens."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stratalog
+from stratalog import Record, Store, Topic
+from stratalog.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError, UnknownTopicError
+from stratalog.store.groups import Consumer, offsets
+from stratalog.store.groups.offsets import OFFSETS_TOPIC, CommittedOffset
+from tests.store.pausing import Running
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with stratalog.open(tmp_path / "data", background=False) as opened:
+        yield opened
+
+
+@pytest.fixture
+def orders(store: Store) -> Topic:
+    topic = store.create_topic("orders", 3)
+    fill(topic, 0, 30)
+    return topic
+
+
+def fill(topic: Topic, first: int, end: int) -> None:
+    for number in range(first, end):
+        topic.append(b"%d" % number, partition=number % topic.partitions)
+
+
+def numbers(records: Any) -> list[int]:
+    return [int(record.value or b"-1") for record in records]
+
+
+def test_a_group_goes_on_where_it_committed(store: Store, orders: Topic) -> None:
+    with store.consumer("billing", ["orders"], timeout_s=0) as consumer:
+        seen = []
+        for record in consumer:
+            seen.append(int(record.value or b""))
+            if len(seen) == 10:
+                consumer.commit()
+                break
+    with store.consumer("billing", ["orders"], timeout_s=0) as consumer:
+        rest = numbers(consumer)
+        assert sorted(seen + rest) == list(range(30))
+        assert consumer.lag() == {("orders", 0): 0, ("orders", 1): 0, ("orders", 2): 0}
+    with store.consumer("billing", ["orders"], timeout_s=0) as consumer:
+        assert numbers(consumer) == rest, "nothing was committed"
+        consumer.commit(sync=True)
+    with store.consumer("billing", ["orders"], timeout_s=0) as consumer:
+        assert numbers(consumer) == []
+        fill(orders, 30, 33)
+        assert numbers(consumer) == [30, 31, 32]
+    with store.consumer("audit", ["orders"], timeout_s=0) as consumer:
+        assert sorted(numbers(consumer)) == list(range(33)), "another group has its own offsets"
+
+
+def test_offsets_outlive_the_process(tmp_path: Path) -> None:
+    for opening in range(3):
+        with stratalog.open(tmp_path / "data") as store:
+            topic = store.create_topic("t", if_not_exists=True)
+            fill(topic, 10 * opening, 10 * opening + 10)
+            with store.consumer("g", ["t"], timeout_s=0) as consumer:
+                assert numbers(consumer) == list(range(10 * opening, 10 * opening + 10))
+                consumer.commit()
+            assert store.groups.offsets.all()["g"]["t", 0].offset == 10 * opening + 10
+
+
+def test_a_commit_may_cover_one_record(store: Store, orders: Topic) -> None:
+    with store.consumer("g", ["orders"]) as consumer:
+        batch = consumer.poll(10)
+        consumer.commit(batch[3])
+        at = (batch[3].topic, batch[3].partition)
+        assert store.groups.offsets.all() == {"g": {at: store.groups.offsets.committed("g", *at)}}
+        assert consumer.committed(*at) == batch[3].offset + 1
+        assert consumer.position(*at) > batch[3].offset
+
+
+@pytest.mark.parametrize("ends", ["normally", "with an error"])
+def test_an_automatic_commit_covers_what_was_handled(store: Store, orders: Topic, ends: str) -> None:
+    seen: list[int] = []
+
+    def consume() -> None:
+        with store.consumer("g", ["orders"], auto_commit=True, timeout_s=0) as consumer:
+            for record in consumer:
+                seen.append(int(record.value or b""))
+                if len(seen) == 10:
+                    if ends != "normally":
+                        raise ValueError("the handler failed")
+                    break
+
+    if ends == "normally":
+        consume()
+    else:
+        with pytest.raises(ValueError, match="the handler failed"):
+            consume()
+        seen.pop()
+    with store.consumer("g", ["orders"], auto_commit=True, timeout_s=0) as consumer:
+        again = numbers(consumer)
+    assert sorted(seen + again) == list(range(30)), "the record whose handling failed comes again"
+
+
+def test_automatic_commits_come_by_the_clock(
+    store: Store, orders: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratalog.store.groups.consumers.AUTO_COMMIT_S", 0.0)
+    consumer = store.consumer("g", ["orders"], auto_commit=True, timeout_s=0)
+    consumer.poll(10)
+    consumer.poll(10)
+    done = sum(each.offset for each in store.groups.offsets.all()["g"].values())
+    assert done == 10, "the first ten, not those that are being handled"
+    consumer.close()
+
+
+def test_seek_by_offset_and_by_time(store: Store) -> None:
+    topic = store.create_topic("t", 2)
+    base = int(time.time() * 1000) - 100_000
+    for number in range(20):
+        topic.append(b"%d" % number, timestamp=base + 1000 * number, partition=number % 2)
+    with store.consumer("g", ["t"], timeout_s=0) as consumer:
+        assert sorted(numbers(consumer)) == list(range(20))
+        consumer.seek("t", 0, 8)
+        assert numbers(consumer) == [16, 18]
+        consumer.seek_to_time(base + 15_000)
+        assert sorted(numbers(consumer)) == [15, 16, 17, 18, 19]
+        consumer.seek_to_time("now")
+        assert numbers(consumer) == []
+        consumer.seek("t", 1, 0)
+        assert numbers(consumer.poll(2)) == [1, 3]
+        consumer.seek("t", 1, 1)
+        consumer.seek("t", 0, 9)
+        assert sorted(numbers(consumer)) == [3, 5, 7, 9, 11, 13, 15, 17, 18, 19]
+        with pytest.raises(OffsetOutOfRangeError):
+            consumer.seek("t", 0, 11)
+        with pytest.raises(
+            InvalidArgumentError, match="t-7 is not read by this consumer of g, which has t-0, t-1"
+        ):
+            consumer.seek("t", 7, 0)
+        assert consumer.position("t", 0) == 10
+
+
+def test_offsets_outside_the_log_are_reset_as_asked(
+    store: Store, orders: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        store.consumer("g", ["orders"], reset="error") as consumer,
+        pytest.raises(OffsetOutOfRangeError, match="group g committed nothing for orders-0"),
+    ):
+        consumer.poll(1)
+    with store.consumer("late", ["orders"], reset="latest", timeout_s=0) as consumer:
+        assert numbers(consumer) == []
+        fill(orders, 30, 33)
+        assert sorted(numbers(consumer)) == [30, 31, 32]
+    with store.consumer("g", ["orders"], timeout_s=0) as consumer:
+        consumer.seek("orders", 0, 1)
+        consumer.commit()
+    for partition in range(3):
+        orders.delete_records(partition, 5)
+    with (
+        store.consumer("g", ["orders"], reset="error") as consumer,
+        pytest.raises(OffsetOutOfRangeError, match="group g committed offset 1 for orders-0"),
+    ):
+        consumer.poll(1)
+    with store.consumer("g", ["orders"], timeout_s=0) as consumer:
+        assert sorted(numbers(consumer)) == list(range(15, 33))
+    assert "group g: offset 1 of orders-0 is outside the log (5 to 10); it goes on from 5" in caplog.text
+
+
+# -- sharing ---------------------------------------------------------------------------------------------
+
+
+def test_consumers_of_a_group_share_the_partitions(store: Store, orders: Topic) -> None:
+    first = store.consumer("g", ["orders"], timeout_s=0)
+    assert sorted(numbers(first.poll(30))) == list(range(30))
+    assert first.assignment == {("orders", 0), ("orders", 1), ("orders", 2)}
+    second = store.consumer("g", ["orders"], timeout_s=0)
+    assert second.poll() == [], "the first one has not let go yet"
+    first.commit()
+    assert first.poll() == []
+    assert first.assignment == {("orders", 0), ("orders", 1)}
+    fill(orders, 30, 36)
+    assert sorted(numbers(second.poll())) == [32, 35], "from where the first one committed"
+    assert sorted(numbers(first.poll())) == [30, 31, 33, 34]
+    third, fourth = (store.consumer("g", ["orders"], timeout_s=0) for _ in range(2))
+    for each in (first, second, third, fourth, first, second, third, fourth):
+        each.poll()
+        each.commit()
+    assert [len(each.assignment) for each in (first, second, third, fourth)] == [1, 1, 1, 0]
+    for each in (first, second, third):
+        each.close()
+    fill(orders, 36, 39)
+    assert sorted(numbers(fourth.poll())) == [36, 37, 38]
+    fourth.close()
+    assert store.groups.members("g") == 0
+
+
+def test_a_consumer_that_is_forgotten_leaves_its_group(store: Store, orders: Topic) -> None:
+    forgotten = store.consumer("g", ["orders"], timeout_s=0)
+    assert len(forgotten.poll(30)) == 30
+    del forgotten
+    with store.consumer("g", ["orders"], timeout_s=0) as consumer:
+        assert sorted(numbers(consumer)) == list(range(30))
+    assert store.groups.members("g") == 0
+
+
+def test_new_partitions_are_read(store: Store, orders: Topic) -> None:
+    with store.consumer("g", ["orders"], timeout_s=0) as consumer:
+        assert len(numbers(consumer)) == 30
+        store.add_partitions("orders", 5)
+        orders.append(b"new", partition=4)
+        assert [record.value for record in consumer] == [b"new"]
+
+
+def test_threads_handle_every_record_once(store: Store) -> None:
+    """Consumers come and go while records are written; each record is committed with its handling."""
+    topic = store.create_topic("t", 6)
+    seen: Counter[int] = Counter()
+    owners: dict[tuple[str, int], int] = {}
+    wrong: list[str] = []
+    done = threading.Event()
+
+    def consume(number: int) -> None:
+        while not done.is_set():
+            with store.consumer("g", ["t"], timeout_s=0.01) as consumer:
+                for count, record in enumerate(consumer):
+                    at = (record.topic, record.partition)
+                    if owners.setdefault(at, number) != number:
+                        wrong.append(f"{at} is handled by two")
+                    seen[int(record.value or b"")] += 1
+                    owners.pop(at, None)
+                    consumer.commit()
+                    if count == 20 + 7 * number:
+                        break
+
+    threads = [Running(consume, number) for number in range(4)]
+    for number in range(600):
+        topic.append(b"%d" % number, partition=number % 6)
+        if number % 50 == 0:
+            time.sleep(0.01)
+    deadline = time.monotonic() + 30
+    while len(seen) < 600 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    done.set()
+    for thread in threads:
+        thread.result()
+    assert not wrong
+    assert seen == Counter(range(600))
+
+
+def test_a_consumer_is_closed_from_another_thread(store: Store, orders: Topic) -> None:
+    consumer = store.consumer("g", ["orders"], auto_commit=True)
+    seen: list[int] = []
+    arrived = threading.Semaphore(0)
+
+    def consume() -> None:
+        for record in consumer:
+            seen.append(int(record.value or b""))
+            arrived.release()
+
+    consuming = Running(consume)
+    for _ in range(30):
+        assert arrived.acquire(timeout=10)
+    consumer.close()
+    consuming.result()
+    assert sorted(seen) == list(range(30))
+    assert sum(each.offset for each in store.groups.offsets.all()["g"].values()) == 30
+    assert store.groups.members("g") == 0
+    with pytest.raises(ClosedError):
+        consumer.commit()
+    assert consumer.poll() == []
+
+
+def test_a_consumer_ends_with_its_store_or_its_topic(store: Store, orders: Topic) -> None:
+    store.create_topic("other")
+    waiting = Running(store.consumer("g", ["other"]).poll)
+    gone = store.consumer("h", ["orders"], timeout_s=0)
+    gone.poll(30)
+    gone.commit()
+    store.delete_topic("orders")
+    with pytest.raises(UnknownTopicError):
+        gone.poll()
+    gone.close()
+    fill(store.create_topic("orders"), 0, 3)
+    with store.consumer("h", ["orders"], timeout_s=0) as consumer:
+        assert numbers(consumer) == [0, 1, 2], "offsets of the deleted topic are gone with it"
+    waiting.ends_or_blocks()
+    store.close()
+    with pytest.raises(ClosedError):
+        waiting.result()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("", ["orders"]), "needs the name of its group"),
+        (("g", []), "at least one topic"),
+        (("g", "orders"), "a list of topic names"),
+        ((5, ["orders"]), "group is a string"),
+    ],
+)
+def test_what_is_no_consumer_is_refused(store: Store, orders: Topic, arguments: Any, why: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=why):
+        store.consumer(*arguments)
+    with pytest.raises(UnknownTopicError, match="nope"):
+        store.consumer("g", ["orders", "nope"])
+    assert store.groups.members("g") == 0
+
+
+# -- the records -----------------------------------------------------------------------------------------
+
+
+def test_the_records_are_kafkas() -> None:
+    key = bytes.fromhex("0001 0007 62696c6c696e67 0006 6f7264657273 00000002")
+    assert offsets.pack_key("billing", "orders", 2) == key
+    assert offsets.parse_key(key) == ("billing", "orders", 2)
+    value = bytes.fromhex("0003 000000000000002a ffffffff 0002 6d64 0000018bcfe56800")
+    committed = CommittedOffset(42, -1, "md", 1_700_000_000_000)
+    assert offsets.pack_value(committed) == value
+    assert offsets.parse_value(value) == committed
+    assert (
+        offsets.parse_value(
+            bytes.fromhex("0001 000000000000002a 0002 6d64 0000018bcfe56800 ffffffffffffffff")
+        )
+        == committed
+    )
+    flexible = "0004 000000000000002a ffffffff 03 6d64 0000018bcfe56800 00"
+    assert offsets.parse_value(bytes.fromhex(flexible)) == committed
+    assert offsets.parse_key(bytes.fromhex("0002 0001 67")) is None
+    for cut in range(2, len(key)):
+        with pytest.raises(stratalog.errors.CorruptionError):
+            offsets.parse_key(key[:cut])
+    # Java: Math.abs("console-consumer-1".hashCode()) % 50 and the like
+    assert [offsets.partition_of(name, 50) for name in ("billing", "a", "")] == [
+        offsets.partition_of("billing", 50),
+        47,
+        0,
+    ]
+
+
+def test_a_foreign_directory_of_offsets_is_understood(store: Store, orders: Topic) -> None:
+    kept = store.create_topic(OFFSETS_TOPIC, 50, {"cleanup.policy": "compact"})
+    kept.append(b"\0\0", key=bytes.fromhex("0002 0001 67"), partition=0)
+    store.groups.offsets.commit("billing", {("orders", 0): 4})
+    at = offsets.partition_of("billing", 50)
+    assert [record.key for record in kept.read(at)] == [offsets.pack_key("billing", "orders", 0)]
+    with store.consumer("billing", ["orders"], timeout_s=0) as consumer:
+        assert len(numbers(consumer)) == 26
+    store.groups.offsets.forget("billing", {("orders", 0): None})
+    assert store.groups.offsets.all() == {}
+
+
+def test_a_consumer_is_a_value_of_the_package(store: Store, orders: Topic) -> None:
+    consumer = store.consumer("g", ["orders"])
+    assert isinstance(consumer, Consumer)
+    assert repr(consumer) == "<Consumer of 'g': orders>"
+    assert Record(b"").topic == ""
