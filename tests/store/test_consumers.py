@@ -298,6 +298,17 @@ def test_a_consumer_ends_with_its_store_or_its_topic(store: Store, orders: Topic
         waiting.result()
 
 
+def test_a_topic_is_deleted_also_where_the_offsets_are_damaged(
+    store: Store, orders: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = store.create_topic(OFFSETS_TOPIC, 1, {"cleanup.policy": "compact"})
+    kept.append(b"", key=b"\0\1\0")
+    with pytest.raises(stratalog.errors.CorruptionError, match="a key of __consumer_offsets is cut short"):
+        store.groups.offsets.all()
+    store.delete_topic("orders")
+    assert "what groups committed for it is not" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

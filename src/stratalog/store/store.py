@@ -32,6 +32,7 @@ from stratalog.errors import (
     ClosedError,
     ConfigError,
     ForkedError,
+    FormatError,
     InvalidArgumentError,
     ReadOnlyError,
     StorageError,
@@ -397,7 +398,10 @@ class Store:
                     partitions.opening.offline.pop((name, partition), None)
             if tiering is not None:
                 tiering.finish_deletion(entry)
-        self.groups.offsets.forget_topic(name)
+        try:
+            self.groups.offsets.forget_topic(name)
+        except (FormatError, StorageError) as error:
+            partitions.context.warn(f"topic {name} is deleted, what groups committed for it is not: {error}")
 
     def allocate_producer_ids(self, count: int = 1000) -> range:
         """Hand out producer ids that no call before got, not even one before a crash; 1,000 as Kafka does.
