@@ -259,3 +259,21 @@ def test_topics_are_completed(tmp_path):
     )
     assert missing.stdout.strip() == ""
     assert "Traceback" not in missing.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_program_started_without_its_streams(tmp_path, closed):
+    assert stratalog(tmp_path, "topic", "create", "t").returncode == 0
+    for arguments in ("append t", "read t", "topic list"):
+        command = f"exec {sys.executable} -m stratalog.cli {arguments} {closed}"
+        done = subprocess.run(
+            ["sh", "-c", command],
+            env=os.environ | {"STRATALOG_DATA": str(tmp_path)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        assert "unexpected" not in done.stderr

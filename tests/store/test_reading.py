@@ -9,15 +9,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import stratalog
 from stratalog import Record, Store, Topic, kernel
 from stratalog.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
+from stratalog.fs import FileSystem, RealFileSystem
+from stratalog.log.read import reader
+from stratalog.log.read.chunks import read_chunks
+from stratalog.store.reading import ReadOptions, Records
 from stratalog.testing import ManualClock
-from tests.store.pausing import Running
+from tests.store.pausing import PausingFileSystem, Running
 
 DAY = dt.datetime(2026, 11, 1, 12, tzinfo=dt.UTC)
 DAY_MS = int(DAY.timestamp() * 1000)
@@ -234,6 +238,110 @@ def test_a_reader_that_is_dropped_holds_nothing(store: Store, topic: Topic) -> N
         gc.enable()
 
 
+def test_a_timeout_counts_from_the_last_record_that_came(store: Store) -> None:
+    """Records that are left out for their times do not keep a reader waiting."""
+    topic, stop = store.create_topic("t"), threading.Event()
+
+    def append() -> None:
+        while not stop.wait(0.01):
+            topic.append(b"old", timestamp=DAY_MS)
+
+    appending = Running(append)
+    began = time.monotonic()
+    assert list(topic.read(since=DAY_MS + 1, follow=True, timeout_s=0.2)) == []
+    assert time.monotonic() - began < 5
+
+    async def work() -> None:
+        async with asyncio.timeout(5):
+            assert [each async for each in topic.aread(since=DAY_MS + 1, follow=True, timeout_s=0.2)] == []
+
+    asyncio.run(work())
+    stop.set()
+    appending.result()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_partitions_that_are_added_are_followed(
+    store: Store, read_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratalog.locks.RECHECK_S", 0.05)
+    topic = store.create_topic("t")
+    with stratalog.open(store.log_dirs()[0].path, read_only=True) as beside:
+        records = (beside["t"] if read_only else topic).read(follow=True)
+        following = Running(lambda: sorted(int(next(records).value or b"") for _ in range(3)))
+        topic.append(b"0")
+        store.add_partitions("t", 3)
+        for number in (1, 2):
+            topic.append(b"%d" % number, partition=number)
+        assert following.result() == [0, 1, 2]
+
+
+def test_segments_outside_the_times_are_not_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = store.create_topic("t")
+    for number in range(20):
+        topic.append_many(
+            [Record(b"%d" % (5 * number + each), None, (), DAY_MS + 5 * number + each) for each in range(5)]
+        )
+        topic.roll()
+    read: list[int] = []
+    chunks = read_chunks
+
+    def counted(segment: Any, *args: Any, **kwargs: Any) -> Any:
+        read.append(segment.base_offset)
+        return chunks(segment, *args, **kwargs)
+
+    monkeypatch.setattr(reader, "read_chunks", counted)
+    assert numbers(topic.read(since=DAY_MS + 42, until=DAY_MS + 47)) == [42, 43, 44, 45, 46]
+    assert set(read) <= {40, 45, 100}
+    read.clear()
+    assert numbers(topic.read(until=DAY_MS + 3)) == [0, 1, 2]
+    assert set(read) <= {0, 100}
+    assert numbers(topic.read(since=DAY_MS + 1000)) == []
+    topic.delete_records(0, 41)
+    assert numbers(topic.read(until=DAY_MS + 47)) == [41, 42, 43, 44, 45, 46]
+    assert numbers(topic.read(0, 43, 46, until=DAY_MS + 47)) == [43, 44, 45]
+
+
+def test_damage_is_skipped_also_where_a_time_is_searched(tmp_path: Path) -> None:
+    with stratalog.open(tmp_path / "data") as store:
+        topic = store.create_topic("t")
+        for number in range(40):
+            topic.append(b"%d" % number, timestamp=DAY_MS + number)
+        path = Path(topic.segments(0)[0].path)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"\x04" + b"20") if b"\x04" + b"20" in data else len(data) // 2
+    data[at + 1] ^= 0xFF
+    path.write_bytes(data)
+    with stratalog.open(tmp_path / "data", read_only=True) as store:
+        skipped: list[Any] = []
+        everything = numbers(store["t"].read(skip_damaged=skipped.append))
+        assert skipped
+        for since in (0, 19, 20, 21, 39):
+            found = numbers(store["t"].read(since=DAY_MS + since, skip_damaged=True))
+            assert found == [each for each in everything if each >= since]
+
+
+def test_wrong_arguments_are_named(topic: Topic) -> None:
+    assert numbers(topic.read([0, 0])) == list(range(0, 30, 3)), "each partition once"
+    for bad in ({"stop": object()}, {"timeout_s": float("nan")}, {"timeout_s": "1"}, {"order": "x"}):
+        for where in ((), (0, 0, 1)):
+            with pytest.raises(InvalidArgumentError):
+                topic.read(*where, follow=False, **bad)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="start names partition 7, which is not read"):
+        topic.read(start={7: 3})
+    records = topic.read(0, 10, follow=True, timeout_s=10**400)
+    following = Running(lambda: next(records))
+    topic.append(b"30", partition=0)
+    assert following.result().value == b"30"
+
+
+def test_a_reading_that_is_closed_first_gives_nothing(topic: Topic) -> None:
+    for follow in (False, True):
+        records = topic.read(follow=follow)
+        records.close()
+        assert list(records) == []
+
+
 # -- the store as a container, and optimistic appends ----------------------------------------------------
 
 
@@ -273,6 +381,13 @@ def test_an_append_may_expect_the_end_of_the_log(store: Store, codec: str) -> No
         topic.append_many(rows, partition=1, expected_offset=1)
     with pytest.raises(InvalidArgumentError, match="pass partition="):
         topic.append_many(rows, expected_offset=3)
+    with pytest.raises(
+        stratalog.errors.ConflictError, match="t-1 ends at offset 3, not at 9: it has not got there"
+    ):
+        topic.append(b"", partition=1, expected_offset=9)
+    with pytest.raises(stratalog.errors.ConflictError):
+        topic.append_many([], partition=1, expected_offset=9)
+    assert topic.append_many([], partition=1, expected_offset=3) == []
     with pytest.raises(InvalidArgumentError, match="value must be bytes"):
         topic.append("text", partition=1, expected_offset=3)  # type: ignore[arg-type]
     place = kernel.partition_for_key(b"key", 2)
@@ -337,6 +452,10 @@ def test_an_event_loop_appends_and_reads(store: Store, topic: Topic) -> None:
         assert await topic.aappend_many([]) == []
         with pytest.raises(stratalog.errors.ConflictError):
             await topic.aappend(b"", partition=0, expected_offset=0)
+        with pytest.raises(stratalog.errors.ConflictError):
+            await topic.aappend_many([Record(b"")], partition=0, expected_offset=0)
+        with pytest.raises(InvalidArgumentError, match="Arrow"):
+            await topic.aappend_many(topic.scan().read_all())
         with pytest.raises(stratalog.errors.InvalidRecordError):
             await topic.aappend("text", partition=0)  # type: ignore[arg-type]
 
@@ -376,6 +495,78 @@ def test_an_event_loop_follows_until_it_is_told_to_stop(
         assert asyncio.run(work(beside["f"] if read_only else topic)) == list(range(6))
     waiting = [view.ends.waiting for view in store.partitions.writers()]
     assert not any(waiting), "no listener is left behind"
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_loop_that_is_left_goes_on_where_it_was(store: Store, follow: bool) -> None:
+    topic = store.create_topic("t")
+    topic.append_many([Record(b"%d" % number) for number in range(2000)])
+
+    async def work() -> None:
+        records = topic.aread(follow=follow, timeout_s=0.05)
+        seen: list[int] = []
+        while len(seen) < 2000:
+            async for record in records:
+                seen.append(record.offset)
+                if len(seen) % 3 == 0:
+                    break
+        assert seen == list(range(2000))
+
+    asyncio.run(work())
+
+
+def test_a_wait_that_is_given_up_loses_no_record(store: Store) -> None:
+    topic = store.create_topic("t")
+
+    async def work() -> None:
+        records = topic.aread(follow=True)
+        seen: list[int] = []
+        for number in range(30):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(records), 0.001)
+            topic.append(b"%d" % number)
+            seen.append((await asyncio.wait_for(anext(records), 10)).offset)
+        assert seen == list(range(30))
+
+    asyncio.run(work())
+
+
+def test_records_before_damage_are_handed_out_first(store: Store, topic: Topic) -> None:
+    def damaged() -> Iterator[Record]:
+        yield from topic.read(0)
+        raise stratalog.errors.CorruptionError("here")
+
+    seen: list[int] = []
+
+    async def work() -> None:
+        async for record in Records([], ReadOptions(), damaged()):
+            seen.append(record.offset)  # noqa: PERF401
+
+    with pytest.raises(stratalog.errors.CorruptionError, match="here"):
+        asyncio.run(work())
+    assert seen == list(range(10))
+
+
+def test_a_move_does_not_hold_up_an_event_loop(tmp_path: Path) -> None:
+    fs = PausingFileSystem(RealFileSystem())
+    with stratalog.open([tmp_path / "one", tmp_path / "two"], fs=cast(FileSystem, fs)) as store:
+        topic = store.create_topic("t")
+        topic.append(b"0", sync=True)
+        here = store.partitions.place("t", 0)[0].path
+        other = next(each.path for each in store.log_dirs() if each.path != here)
+
+        async def work() -> None:
+            with fs.pause_at("rename", f"{other}/t-0") as pause:
+                moving = asyncio.create_task(asyncio.to_thread(store.move_partition, "t", 0, other))
+                await asyncio.to_thread(pause.wait_until_reached)
+                appending = asyncio.create_task(topic.aappend(b"1"))
+                for _ in range(20):
+                    await asyncio.sleep(0.001)
+                assert not appending.done(), "it waits for the move, the loop does not"
+            assert (await asyncio.wait_for(appending, 10)).offset == 1
+            await moving
+
+        asyncio.run(work())
 
 
 def test_an_event_loop_appends_and_follows_through_a_move(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ def main() -> None:
     if sys.argv[1:] in (["--version"], ["-V"]):
         print(version_line())
         return
+    _open_what_is_closed()
     # Nothing is open yet: until the parser is loaded Ctrl-C may end the process at once.
     interrupt = signal.getsignal(signal.SIGINT)
     if interrupt is signal.default_int_handler:
@@ -26,6 +27,15 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, interrupt)
     run()
+
+
+def _open_what_is_closed() -> None:
+    """Give a program that was started without stdin, stdout or stderr (``<&-``) an empty one."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - for the life of the program
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _leave() -> None:

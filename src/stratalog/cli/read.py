@@ -270,7 +270,7 @@ class Reading:
         return tuple(at.value if at.kind == "time" else None for at in (self.start, self.end))  # type: ignore[return-value]
 
     def _history(self, key: bytes, partition: int) -> Iterator[Record]:
-        if self.isolation == READ_COMMITTED:  # the key index knows nothing of transactions
+        if self.isolation == READ_COMMITTED or self.skip_damaged:  # the key index knows of neither
             return (record for record in self._read([partition]) if record.key == key)
         low, high = self.first(partition) or 0, self.stop(partition)
         since, until = self._times()

@@ -60,10 +60,12 @@ def check_bytes(name: str, value: Any) -> bytes:
 
 
 def check_seconds(name: str, value: Any) -> float | None:
-    """Return ``value`` if it is a number or None."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+    """Return ``value`` if it is a number or None; one that no clock reaches is for ever."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise wrong_type(name, "a number of seconds", value)
-    return value
+    return float(min(max(value, -LARGEST), LARGEST))
 
 
 def check_timestamp(name: str, value: Any) -> int:

@@ -54,7 +54,11 @@ class OffsetCheckpoint:
         """What the file held when it was last read for a reader, and which file that was."""
 
     def read(self) -> Offsets:
-        """Read the file anew; empty when missing or unreadable, which only costs a longer recovery."""
+        """Read the file anew; empty when missing or unreadable.
+
+        That costs a longer recovery. Without the log starts, deleted records of a segment that is still there
+        can be read again, as in Kafka.
+        """
         try:
             return dict(formats.parse_offsets(self.context.fs.read_file(self.path)))
         except FileNotFoundError:

@@ -12,7 +12,8 @@ import os
 import threading
 import time
 from _thread import allocate_lock
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -20,11 +21,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from stratalog import locks
-from stratalog.errors import ClosedError, InvalidArgumentError, again
-from stratalog.log.arguments import check_number
+from stratalog.errors import ClosedError, CorruptionError, InvalidArgumentError, StratalogError, again
+from stratalog.log.arguments import check_number, wrong_type
 from stratalog.log.read.follower import POLL_S, PartitionFollower
 from stratalog.log.read.list_offsets import offset_for_time
-from stratalog.log.read.reader import Isolation, LogView, SkipDamaged, check_start, read_records
+from stratalog.log.read.reader import Isolation, SkipDamaged, check_start, read_records
+from stratalog.log.segment.segment import Segment
 from stratalog.log.write.log_end import Completion, End
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.model import Record
@@ -51,6 +53,8 @@ class ReadOptions:
     timeout_s: float | None = None
     stop: threading.Event | None = None
     skip_damaged: SkipDamaged = False
+    more: Callable[[int], list[Part]] | None = None
+    """Called now and then while waiting, with the number of partitions: returns those that were added."""
 
     @property
     def by_time(self) -> bool:
@@ -73,17 +77,22 @@ class Part:
 
     @classmethod
     def of(cls, view: Steady, start: int | None, end: int | None, options: ReadOptions) -> Part:
-        """Find where to begin and to end; OffsetOutOfRangeError if ``start`` is outside the log."""
+        """Begin at an offset; OffsetOutOfRangeError if it is outside the log."""
         view.refresh()
         if start is not None:
             check_start(view, start, options.isolation)
-        elif options.since is not None:
-            found = offset_for_time(view, options.since, options.isolation)
-            start = view.end_offset(options.isolation) if found is None else found.offset
-        if options.until is not None:
-            before = _end_before(view, options.until)
-            end = before if end is None else min(before, end)
         return cls(view, start, end)
+
+    def begin(self, options: ReadOptions) -> None:
+        """Find the first record of a time, if no offset was given."""
+        if self.offset is None and options.since is not None:
+            try:
+                found = offset_for_time(self.view, options.since, options.isolation)
+            except CorruptionError:
+                if not options.skip_damaged:
+                    raise
+                return  # every record is looked at
+            self.offset = self.view.end_offset(options.isolation) if found is None else found.offset
 
     def visible(self, isolation: Isolation) -> int:
         """Return where readers must stop now."""
@@ -133,8 +142,7 @@ class Stop:
         self._asked = True
         if self.wake is not None:
             self.wake.set()
-        with suppress(RuntimeError):  # the loop is closed
-            self.on_ask()
+        self.on_ask()
 
     def __call__(self) -> bool:
         return self._asked or (self._event is not None and self._event.is_set())
@@ -148,31 +156,34 @@ class Stop:
 class Records(Iterator[Record]):
     """Records on their way out of a topic, lazily: use it in a ``for`` or ``async for`` loop, or call `next`.
 
-    `close` ends the reading, from any thread. A loop that follows ends before the next record, another one at
-    the latest after the batch at hand.
+    One thread, or one task, reads. `close` ends the reading, from any thread: a loop that follows ends before
+    the next record, another one after those that were read ahead.
     """
 
-    __slots__ = ("_options", "_parts", "_records", "_stop")
+    __slots__ = ("_ahead", "_deadline", "_failed", "_options", "_parts", "_records", "_run", "_stop", "_task")
 
     def __init__(
-        self, records: Iterator[Record], stop: Stop, parts: Sequence[Part], options: ReadOptions
+        self, parts: list[Part], options: ReadOptions, records: Iterator[Record] | None = None
     ) -> None:
-        # Neither of these refers back to this object: what a reader holds is freed when it is dropped.
-        self._records = records
-        self._stop = stop
+        # None of these refers back to this object: what a reader holds is freed when it is dropped.
         self._parts = parts
         self._options = options
+        self._stop = Stop(options.stop, options.follow)
+        self._records = records
+        self._run: Iterator[Record] | None = None
+        self._ahead: deque[Record] = deque()
+        self._failed: Exception | None = None
+        self._task: asyncio.Future[None] | None = None
+        self._deadline: float | None = None
 
     def __iter__(self) -> Iterator[Record]:
+        if self._records is None:
+            read = _follow if self._options.follow else _once
+            self._records = read(self._parts, self._options, self._stop)
         return self._records
 
     def __next__(self) -> Record:
-        return next(self._records)
-
-    def __aiter__(self) -> AsyncIterator[Record]:
-        if self._options.follow:
-            return _follow_async(self._parts, self._options, self._stop)
-        return _in_a_thread(self._records, self._stop)
+        return next(iter(self))
 
     def close(self) -> None:
         """End the reading; a thread that waits for the next record wakes up."""
@@ -186,17 +197,77 @@ class Records(Iterator[Record]):
     ) -> None:
         self.close()
 
+    # -- in an event loop ----------------------------------------------------------------------------
+    # Records are read in a thread, some at a time, because a read may wait for a disk or an archive. What is
+    # waited for is waited for in the loop, by the same listeners: no thread stands by.
 
-def read(parts: Sequence[Part], options: ReadOptions) -> Records:
+    def __aiter__(self) -> Records:
+        return self
+
+    async def __anext__(self) -> Record:
+        import asyncio  # it takes long
+
+        while not self._stop():
+            if self._ahead:
+                self._deadline = None
+                return self._ahead.popleft()
+            if self._failed is not None:
+                error, self._failed = self._failed, None
+                raise error
+            if self._task is None:
+                self._task = asyncio.ensure_future(asyncio.to_thread(self._read_ahead))
+            try:
+                await asyncio.shield(self._task)  # a caller that gives up loses no record
+            finally:
+                if self._task.done():
+                    self._task = None
+            if self._ahead or self._failed is not None:
+                continue
+            if not self._options.follow:
+                break
+            if self._deadline is None:
+                self._deadline = deadline_of(self._options)
+            if not await _wait_async(self._parts, self._options, self._stop, self._deadline):
+                break
+        raise StopAsyncIteration
+
+    def _read_ahead(self) -> None:
+        if self._run is None:
+            follow = self._options.follow
+            self._run = what_is_there(self._parts, self._options, self._stop) if follow else iter(self)
+        self._failed = take(self._run, AT_ONCE, self._ahead)
+        if not self._ahead:
+            self._run = None
+
+
+AT_ONCE = 512
+"""Records that are read ahead at a time."""
+
+
+def take(records: Iterator[Record], most: int, into: deque[Record]) -> Exception | None:
+    """Read some records; return the error that ended it, which those before it must not be lost to."""
+    try:
+        into.extend(islice(records, most))
+    except Exception as error:  # noqa: BLE001 - raised when its turn comes
+        return error
+    return None
+
+
+def read(parts: list[Part], options: ReadOptions) -> Records:
     """Read the partitions from where they are."""
-    stop = Stop(options.stop, options.follow)
-    records = _follow(parts, options, stop) if options.follow else _once(parts, options, stop)
-    return Records(records, stop, parts, options)
+    return Records(parts, options)
 
 
 def just(records: Iterator[Record]) -> Records:
     """Return records that are found without waiting."""
-    return Records(records, Stop(None, follow=False), (), PLAIN)
+    return Records([], PLAIN, records)
+
+
+def check_stop(stop: object) -> threading.Event | None:
+    """Return ``stop`` if it can be asked whether it is set."""
+    if stop is not None and not callable(getattr(stop, "is_set", None)):
+        raise wrong_type("stop", "a threading.Event", stop)
+    return stop  # type: ignore[return-value]
 
 
 def check_order(order: str) -> Order:
@@ -210,7 +281,8 @@ def offset_of(name: str, offsets: Offsets | None, partition: int, chosen: Sequen
     """Return the offset given for one partition; a number alone is not clear when several are read."""
     if isinstance(offsets, Mapping):
         for each in offsets:
-            check_number(f"a partition in {name}", each)
+            if check_number(f"a partition in {name}", each) not in chosen:
+                raise InvalidArgumentError(f"{name} names partition {each}, which is not read")
         offsets = offsets.get(partition)
     elif offsets is not None and len(chosen) > 1:
         raise InvalidArgumentError(
@@ -219,32 +291,27 @@ def offset_of(name: str, offsets: Offsets | None, partition: int, chosen: Sequen
     return None if offsets is None else check_number(name, offsets)
 
 
-def _end_before(view: LogView, until: int) -> int:
-    """Return an offset from which on no segment holds a record before ``until``."""
-    end = view.end_offset("read_uncommitted")
-    for segment in reversed(view.segments()):
-        first = None if segment.is_active else segment.info().min_timestamp
-        if first is None or first < until:
-            break
-        end = segment.base_offset
-    return end
-
-
-def _once(parts: Sequence[Part], options: ReadOptions, stop: Stop) -> Iterator[Record]:
+def _once(parts: list[Part], options: ReadOptions, stop: Stop) -> Iterator[Record]:
+    if stop():
+        return iter(())
     return _merged([_run(part, part.end, options, stop) for part in parts], options, stop)
 
 
-def _follow(parts: Sequence[Part], options: ReadOptions, stop: Stop) -> Iterator[Record]:
-    pid = os.getpid()
+def _follow(parts: list[Part], options: ReadOptions, stop: Stop) -> Iterator[Record]:
+    pid, deadline = os.getpid(), deadline_of(options)
     while not stop():
-        yield from what_is_there(parts, options, stop)
+        came = False
+        for record in what_is_there(parts, options, stop):
+            came = True
+            yield record
         locks.check_process(pid)
-        open_parts = [part for part in parts if not part.done]
-        if not open_parts or not wait(open_parts, options, stop):
+        if came:
+            deadline = deadline_of(options)
+        if not wait(parts, options, stop, deadline):
             return
 
 
-def what_is_there(parts: Sequence[Part], options: ReadOptions, stop: Stop) -> Iterator[Record]:
+def what_is_there(parts: list[Part], options: ReadOptions, stop: Stop) -> Iterator[Record]:
     """Read what is there now."""
     runs = []
     for part in parts:
@@ -257,19 +324,53 @@ def what_is_there(parts: Sequence[Part], options: ReadOptions, stop: Stop) -> It
 
 def _run(part: Part, end: int | None, options: ReadOptions, stop: Stop) -> Iterator[Record]:
     """Read one partition up to ``end`` and remember how far that was."""
-    records = read_records(
-        part.view,
-        part.offset,
-        end,
-        isolation=options.isolation,
-        skip_damaged=options.skip_damaged,
-        stopped=stop,
-    )
+    part.begin(options)
+    ranges = [(part.offset, end)] if options.follow or not options.by_time else _ranges(part, end, options)
+    runs = [
+        read_records(
+            part.view,
+            first,
+            last,
+            isolation=options.isolation,
+            skip_damaged=options.skip_damaged,
+            stopped=stop,
+        )
+        for first, last in ranges
+    ]
+    records = runs[0] if len(runs) == 1 else _chained(runs)
     if options.by_time:
         low = -(2**63) if options.since is None else options.since
         high = 2**63 if options.until is None else options.until
         records = (record for record in records if low <= _time(record) < high)
     return _then(records, part, end, stop) if options.follow else records
+
+
+def _ranges(part: Part, end: int | None, options: ReadOptions) -> list[tuple[int | None, int | None]]:
+    """Return the offsets to read: without segments whose records are all too early or too late."""
+    ranges: list[tuple[int | None, int | None]] = []
+    for number, segment in enumerate(part.view.segments()):
+        if segment.is_active or not _outside(segment, options):
+            last = None if segment.is_active else segment.next_offset
+            if ranges and ranges[-1][1] == segment.base_offset:
+                ranges[-1] = (ranges[-1][0], last)
+            else:  # None: the log start, which may lie inside the first segment
+                ranges.append((segment.base_offset if number else None, last))
+    start, most = part.offset or 0, 2**63 - 1 if end is None else end
+    return [
+        (first if part.offset is None else max(first or 0, start), min(most if last is None else last, most))
+        for first, last in ranges
+        if (last is None or last > start) and (first or 0) < most
+    ]
+
+
+def _outside(segment: Segment, options: ReadOptions) -> bool:
+    try:
+        info = segment.info()
+    except (StratalogError, FileNotFoundError):
+        return False  # reading it tells
+    low, high = info.min_timestamp, info.max_timestamp
+    too_late = low is not None and options.until is not None and low >= options.until
+    return too_late or (high is not None and options.since is not None and high < options.since)
 
 
 def _then(records: Iterable[Record], part: Part, end: int | None, stop: Stop) -> Iterator[Record]:
@@ -305,12 +406,14 @@ def _time(record: Record) -> int:
 _Waits = list[tuple[Part, Completion]]
 
 
-def wait(parts: Sequence[Part], options: ReadOptions, stop: Stop) -> bool:
-    """Wait until one of the partitions has more; False when it took too long or the reading is to end."""
+def wait(parts: list[Part], options: ReadOptions, stop: Stop, deadline: float | None) -> bool:
+    """Wait until one of the partitions has more; False when it is too late or the reading is to end.
+
+    False also when nothing can come: all of them are read to the ends that were asked for.
+    """
     wake = stop.wake
     assert wake is not None
-    deadline = _deadline_of(options)
-    while not stop():
+    while not stop() and not all(part.done for part in parts):
         wake.clear()
         waits: _Waits = []
         try:
@@ -327,10 +430,17 @@ def wait(parts: Sequence[Part], options: ReadOptions, stop: Stop) -> bool:
     return False
 
 
-def _listen(parts: Sequence[Part], options: ReadOptions, waits: _Waits, wake: Callable[[], object]) -> bool:
+def _listen(parts: list[Part], options: ReadOptions, waits: _Waits, wake: Callable[[], object]) -> bool:
     """Return True if a partition has more; else have ``wake`` called when one does, if it can be told."""
+    if options.more is not None:
+        added = options.more(len(parts))
+        if added:
+            parts += added
+            return True
     end: End = "last_stable_offset" if options.isolation == "read_committed" else "high_watermark"
     for part in parts:
+        if part.done:
+            continue
         part.view.refresh()
         if part.offset is None or part.visible(options.isolation) > part.offset:
             return True
@@ -341,7 +451,8 @@ def _listen(parts: Sequence[Part], options: ReadOptions, waits: _Waits, wake: Ca
     return False
 
 
-def _deadline_of(options: ReadOptions) -> float | None:
+def deadline_of(options: ReadOptions) -> float | None:
+    """Return until when to wait, from now on."""
     return None if options.timeout_s is None else time.monotonic() + options.timeout_s
 
 
@@ -364,79 +475,17 @@ def _cancel(waits: _Waits) -> None:
         completion.cancel()
 
 
-# -- in an event loop ------------------------------------------------------------------------------------
-# Records are read in a thread, some at a time, because a read may wait for a disk or an archive. What is
-# waited for is waited for in the loop, by the same listeners: no thread stands by.
-
-AT_ONCE = 512
-"""Records that a thread reads for an event loop at a time."""
-
-
-async def done(completion: Completion, after_a_move: Callable[[], Completion]) -> None:
-    """Wait until a completion is done; raise the error it ended with.
-
-    One that a move cut short is replaced by that of ``after_a_move()``, which waits for the move.
-    """
+async def _wait_async(parts: list[Part], options: ReadOptions, stop: Stop, deadline: float | None) -> bool:
+    """`wait` for an event loop."""
     import asyncio
 
-    while True:
-        try:
-            return await _done(completion)
-        except ClosedError:
-            completion = await asyncio.to_thread(after_a_move)
-
-
-async def _done(completion: Completion) -> None:
-    import asyncio
-
-    loop, woken = asyncio.get_running_loop(), asyncio.Event()
-    try:
-        completion.add_callback(lambda completion: loop.call_soon_threadsafe(woken.set))
-        await woken.wait()
-        if completion.error is not None:
-            raise again(completion.error)
-    finally:
-        completion.cancel()
-
-
-async def _in_a_thread(records: Iterator[Record], stop: Stop) -> AsyncIterator[Record]:
-    import asyncio
-
-    while batch := await asyncio.to_thread(_some, records):
-        for record in batch:
-            if stop():
-                return
-            yield record
-
-
-def _some(records: Iterator[Record]) -> list[Record]:
-    return list(islice(records, AT_ONCE))
-
-
-async def _follow_async(parts: Sequence[Part], options: ReadOptions, stop: Stop) -> AsyncIterator[Record]:
-    import asyncio
-
-    loop = asyncio.get_running_loop()
     woken = asyncio.Event()
-    stop.on_ask = lambda: loop.call_soon_threadsafe(woken.set)
-    while not stop():
-        async for record in _in_a_thread(what_is_there(parts, options, stop), stop):
-            yield record
-        open_parts = [part for part in parts if not part.done]
-        if not open_parts or not await _wait_async(open_parts, options, stop, woken):
-            return
-
-
-async def _wait_async(parts: Sequence[Part], options: ReadOptions, stop: Stop, woken: asyncio.Event) -> bool:
-    """Wait until one of the partitions has more; False when it took too long or the reading is to end."""
-    import asyncio
-
-    loop, deadline = asyncio.get_running_loop(), _deadline_of(options)
-    while not stop():
+    wake = stop.on_ask = _waking(asyncio.get_running_loop(), woken)
+    while not stop() and not all(part.done for part in parts):
         woken.clear()
         waits: _Waits = []
         try:
-            if _listen(parts, options, waits, lambda: loop.call_soon_threadsafe(woken.set)):
+            if _listen(parts, options, waits, wake):
                 return not stop()
             left = _patience(parts, deadline, stop)
             if left <= 0:
@@ -449,3 +498,32 @@ async def _wait_async(parts: Sequence[Part], options: ReadOptions, stop: Stop, w
         finally:
             _cancel(waits)
     return False
+
+
+async def done(completion: Completion, after_a_move: Callable[[], Completion]) -> None:
+    """Wait in an event loop until a completion is done; raise the error it ended with.
+
+    One that a move cut short is replaced by that of ``after_a_move()``, which waits for the move.
+    """
+    import asyncio
+
+    while True:
+        woken = asyncio.Event()
+        try:
+            completion.add_callback(_waking(asyncio.get_running_loop(), woken))
+            await woken.wait()
+            if completion.error is None:
+                return
+            if not isinstance(completion.error, ClosedError):
+                raise again(completion.error)
+        finally:
+            completion.cancel()
+        completion = await asyncio.to_thread(after_a_move)
+
+
+def _waking(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> Callable[..., object]:
+    def wake(completion: Completion | None = None) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(event.set)
+
+    return wake

@@ -6,8 +6,10 @@ import datetime as dt
 import random
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeGuard, TypeVar
 
@@ -234,16 +236,15 @@ class Topic:
         """
         if partition is not None:
             partition = check_number("partition", partition)
-        expected = check_optional("expected_offset", expected_offset, 0)
-        if expected is not None and partition is None and (len(self._views) or self.partitions) > 1:
-            raise InvalidArgumentError("expected_offset is the end of one partition; pass partition= too")
+        expected = self._expected(expected_offset, partition)
         if type(records) is not list and is_arrow(records):
             return self._append_arrow(records, partition, sync, expected)
         rows = records if isinstance(records, list) else check_list("records", records, "records")
+        if expected is not None:
+            placed = self._on(partition or 0, _append_rows, rows, sync, expected)
+            return [placed] if rows else []
         if not rows:
             return []
-        if expected is not None:
-            return [self._on(partition or 0, _append_rows, rows, sync, expected)]
         only = self._only
         if only is not None and not partition:
             try:
@@ -329,26 +330,57 @@ class Topic:
         expected = check_optional("expected_offset", expected_offset, 0)
         if partition is None:
             ((partition, _),) = self._group([record], len(self._views) or self.partitions).items()
-        placed = self._on(partition, _append_record, record, False, expected, wait=False)
+        put = partial(_append_record, record=record, sync=False, expected=expected, wait=False)
+        placed = await self._put(partition, put)
         await self._acknowledged(partition, placed.offset + 1, sync)
         return placed
 
     async def aappend_many(
-        self, records: Iterable[Record], *, partition: int | None = None, sync: bool = False
+        self,
+        records: Iterable[Record],
+        *,
+        partition: int | None = None,
+        sync: bool = False,
+        expected_offset: int | None = None,
     ) -> list[AppendedRange]:
         """`append_many` for an event loop; see `aappend`. Not for Arrow tables."""
+        if is_arrow(records):
+            raise wrong_type("records", "a list of records", records).advising(
+                "append an Arrow table with asyncio.to_thread(topic.append_many, table)"
+            )
+        expected = self._expected(expected_offset, partition)
         rows = records if isinstance(records, list) else check_list("records", records, "records")
         groups = (
             self._group(rows, len(self._views) or self.partitions)
             if partition is None
             else {check_number("partition", partition): rows}
         )
-        ranges = [
-            self._on(at, _append_rows, group, False, wait=False) for at, group in groups.items() if group
-        ]
+        ranges = []
+        for at, group in groups.items():
+            if group:
+                put = partial(_append_rows, rows=group, sync=False, expected=expected, wait=False)
+                ranges.append(await self._put(at, put))
         for placed in ranges:
             await self._acknowledged(placed.partition, placed.offset + placed.count, sync)
         return ranges
+
+    async def _put(self, partition: int, put: Callable[[PartitionWriter], T]) -> T:
+        """`_on` for an event loop: a move is waited for in a thread."""
+        writer = self._writer(partition)
+        try:
+            return put(writer)
+        except ClosedError:
+            import asyncio
+
+            return await asyncio.to_thread(self._again, writer, put)
+        except FileNotFoundError as error:
+            raise missing(writer, error) from error
+
+    def _expected(self, expected_offset: int | None, partition: int | None) -> int | None:
+        expected = check_optional("expected_offset", expected_offset, 0)
+        if expected is not None and partition is None and (len(self._views) or self.partitions) > 1:
+            raise InvalidArgumentError("expected_offset is the end of one partition; pass partition= too")
+        return expected
 
     async def _acknowledged(self, partition: int, end: int, sync: bool) -> None:
         completion = self._writer(partition).acknowledgement(end, sync)
@@ -446,15 +478,17 @@ class Topic:
         `OffsetOutOfRangeError`, raised at once. ``since`` and ``until`` choose records by their timestamps,
         the end not included: a datetime with a time zone, ISO 8601 text, ``-10m``, or epoch milliseconds.
 
-        ``follow`` waits for more records: until `Records.close` is called, ``stop`` is set, or nothing came
-        for ``timeout_s``. Offsets that compaction or transactions left empty are skipped: the next record's
-        offset shows the gap. Records that are deleted before they are read are not: the log start passed
-        this reader, which is an `OffsetOutOfRangeError` with the offset to go on from as ``first``, as for a
-        consumer of Kafka. ``skip_damaged`` goes on behind corrupt batches instead of raising; a function
-        given for it is called with each `Damage` that was skipped.
+        ``follow`` waits for more records, of partitions that are added too: until `Records.close` is called,
+        ``stop`` is set, or nothing came for ``timeout_s``. Offsets that compaction or transactions left empty
+        are skipped: the next record's offset shows the gap. Records that are deleted before they are read are
+        not: the log start passed this reader, which is an `OffsetOutOfRangeError` with the offset to go on
+        from as ``first``, as for a consumer of Kafka. ``skip_damaged`` goes on behind corrupt batches instead
+        of raising; a function given for it is called with each `Damage` that was skipped.
         """
         level = check_isolation(isolation)
-        plain = not (follow or skip_damaged) and since is until is None
+        plain = (
+            not (follow or skip_damaged or stop) and since is until is timeout_s is None and order == "time"
+        )
         if plain and type(partition) is type(start) is type(end) is int and end == start + 1:
             view = self._view(partition)
             view.refresh()
@@ -468,17 +502,35 @@ class Topic:
             level,
             follow,
             check_seconds("timeout_s", timeout_s),
-            stop,
+            reading.check_stop(stop),
             skip_damaged,
         )
         if follow and until is not None:
             raise InvalidArgumentError("follow waits for new records; it does not go with until")
-        chosen = partition if isinstance(partition, list | tuple | range) else self._choose(partition)
+        if follow and partition is None and end is None:
+            options = replace(options, more=self._added(options))
+        several = isinstance(partition, list | tuple | range)
+        chosen = list(dict.fromkeys(partition)) if several else self._choose(partition)  # type: ignore[arg-type]
         return reading.read(self._parts(chosen, start, end, options), options)
 
     def part(self, partition: int, start: int, options: ReadOptions) -> Part:
         """One partition for a reader that keeps its own position; OffsetOutOfRangeError outside the log."""
         return Part.of(self._steady(partition), start, None, options)
+
+    def _added(self, options: ReadOptions) -> Callable[[int], list[Part]]:
+        """Return what finds partitions that were added; it looks once a second."""
+        looked_s = time.monotonic()
+
+        def more(known: int) -> list[Part]:
+            nonlocal looked_s
+            if time.monotonic() - looked_s < locks.RECHECK_S:
+                return []
+            looked_s = time.monotonic()
+            return [
+                Part.of(self._steady(each), None, None, options) for each in range(known, self.partitions)
+            ]
+
+        return more
 
     def _parts(
         self, chosen: Sequence[int], start: Offsets | None, end: Offsets | None, options: ReadOptions

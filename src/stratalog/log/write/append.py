@@ -192,9 +192,10 @@ def _encode_and_write(
     done, stamped = 0, -1
     first = offset = writer.active.ledger.next_offset
     if expected is not None and expected != first:
+        then = f"another append came first; read from {expected} on and decide again"
         raise ConflictError(
-            f"{writer.topic}-{writer.partition} ends at offset {first}, not at {expected}: another append"
-            f" came first; read from {expected} on and decide again",
+            f"{writer.topic}-{writer.partition} ends at offset {first}, not at {expected}:"
+            f" {then if expected < first else 'it has not got there yet'}",
             partition=writer.partition,
             expected=expected,
             actual=first,

@@ -13,8 +13,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
@@ -56,6 +54,11 @@ class _Stop(reading.Stop):
     @property
     def closed(self) -> bool:
         return super().__call__()
+
+    def rest(self, until_s: float) -> None:
+        """Wait without a partition to wait for."""
+        if self.wake is not None and not self():
+            self.wake.wait(max(0.0, until_s - time.monotonic()))
 
     def look_again(self) -> None:
         self.again = True
@@ -246,9 +249,11 @@ class Consumer:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0 and not self._stop.again:
                 return []
-            patience = AUTO_COMMIT_S if left is None else min(left, AUTO_COMMIT_S)
-            options = replace(self._options, timeout_s=patience)
-            reading.wait(list(self._parts.values()), options, self._stop)
+            until_s = time.monotonic() + (AUTO_COMMIT_S if left is None else min(left, AUTO_COMMIT_S))
+            if self._parts:
+                reading.wait(list(self._parts.values()), self._options, self._stop, until_s)
+            else:
+                self._stop.rest(until_s)
         self._leave()
         return []
 
@@ -261,9 +266,13 @@ class Consumer:
             for at, part in self._parts.items():
                 part.offset = max(part.offset or 0, self._fetched[at])
             self._records = reading.what_is_there(list(self._parts.values()), self._options, self._stop)
-        self._buffer.extend(islice(self._records, AT_ONCE))
+        error = reading.take(self._records, AT_ONCE, self._buffer)
         for record in self._buffer:
             self._fetched[record.topic, record.partition] = record.offset + 1
+        if error is not None:
+            self._records = None  # it comes again when it is reached
+            if not self._buffer:
+                raise error
         if not self._buffer:
             self._records = None
             if not self._stop():  # all of them are read: behind gaps and markers too
