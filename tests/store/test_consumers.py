@@ -203,6 +203,20 @@ def test_consumers_of_a_group_share_the_partitions(store: Store, orders: Topic) 
     assert store.groups.members("g") == 0
 
 
+def test_a_partition_is_kept_while_one_of_its_records_is_in_hand(store: Store, orders: Topic) -> None:
+    with store.consumer("g", ["orders"], timeout_s=0) as first:
+        record = first.poll(1)[0]
+        with store.consumer("g", ["orders"], timeout_s=0) as second:
+            first.lag()
+            first.position("orders", 2)
+            assert second.poll() == []
+            assert len(first.assignment) == 3
+            first.commit(record)
+            first.poll(1)
+            assert len(first.assignment) == 2
+            assert second.poll() != []
+
+
 def test_a_consumer_that_is_forgotten_leaves_its_group(store: Store, orders: Topic) -> None:
     forgotten = store.consumer("g", ["orders"], timeout_s=0)
     assert len(forgotten.poll(30)) == 30

@@ -343,7 +343,7 @@ class Consumer:
 
     def position(self, topic: str, partition: int = 0) -> int:
         """The offset of the next record that is handed out; of a partition of this consumer."""
-        self._settle()
+        self._begin_if_new()
         return self._positions[self._owned(topic, partition)]
 
     def committed(self, topic: str, partition: int = 0) -> int | None:
@@ -353,7 +353,7 @@ class Consumer:
 
     def lag(self) -> dict[TopicPartition, int]:
         """How many offsets each partition of this consumer has that were not handed out yet."""
-        self._settle()
+        self._begin_if_new()
         isolation = self._options.isolation
         return {
             (name, number): self._store.topic(name).high_watermark(number, isolation) - position
@@ -362,17 +362,22 @@ class Consumer:
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Go on from ``offset``, which must lie inside the log."""
-        self._settle()
+        self._begin_if_new()
         at = self._owned(topic, partition)
         self._go(at, check_number("offset", offset))
 
     def seek_to_time(self, moment: Moment, topic: str | None = None) -> None:
         """Go on from the first records at or after a time, given as for `Topic.read`, in all partitions."""
-        self._settle()
+        self._begin_if_new()
         for at in list(self._parts):
             if topic in (None, at[0]):
                 found = self._store.topic(at[0]).offset_for_time(at[1], moment)
                 self._go(at, self._store.topic(at[0]).high_watermark(at[1]) if found is None else found)
+
+    def _begin_if_new(self) -> None:
+        """Take partitions before the first `poll`. Later only `poll` lets go of any: a record is in hand."""
+        if not self._parts:
+            self._settle()
 
     def _go(self, at: TopicPartition, offset: int) -> None:
         self._begin(at, offset)
