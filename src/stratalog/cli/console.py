@@ -58,6 +58,11 @@ class Table:
         return "  ".join(padded).rstrip()
 
 
+def number(count: int) -> str:
+    """Return a number as text for stdout: with separators on a terminal, without them in a pipe."""
+    return f"{count:,}" if is_terminal(sys.stdout) else str(count)
+
+
 def show(table: Table) -> None:
     """Print a table on stdout."""
     if is_terminal(sys.stdout):

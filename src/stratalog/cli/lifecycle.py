@@ -27,6 +27,7 @@ from stratalog.cli.console import (
     counted,
     is_terminal,
     note,
+    number,
     progress,
     show,
     show_json,
@@ -332,8 +333,8 @@ def compactions_table(compactions: Sequence[Any]) -> Table:
     for each in compactions:
         table.add(
             f"{each['topic']}-{each['partition']}",
-            f"{each['segments_before']} → {each['segments_after']}",
-            f"{each['records_before']} → {each['records_after']}",
+            f"{number(each['segments_before'])} → {number(each['segments_after'])}",
+            f"{number(each['records_before'])} → {number(each['records_after'])}",
             f"{format_bytes(each['bytes_before'])} → {format_bytes(each['bytes_after'])}",
             each["tombstones_dropped"],
             str(each["passes"]),
