@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from stratalog import locks
 from stratalog.log.write import produce
 from stratalog.log.write.active_keys import ActiveKeyIndex
 from stratalog.log.write.log_end import LogEnd
 from stratalog.log.write.writer import PartitionWriter
+from stratalog.store import reading
 from stratalog.store.checkpoints import OffsetCheckpoint
 from stratalog.store.partitions import Partitions
 from stratalog.testing.locks import LockChecker
@@ -66,10 +68,12 @@ def keys_lag_behind(patch: Patch) -> None:
 
 
 def followers_wait_for_the_high_watermark(patch: Patch) -> None:
-    wait = PartitionWriter.wait
-    patch.setattr(
-        PartitionWriter, "wait", lambda self, offset, timeout_s, *isolation: wait(self, offset, timeout_s)
-    )
+    listen = reading._listen
+
+    def more(parts: list[reading.Part], *args: Any) -> bool:
+        return any(part.view.end_offset() > (part.offset or 0) for part in parts) or listen(parts, *args)
+
+    patch.setattr(reading, "_listen", more)
 
 
 def settings_leave_the_end_where_it_was(patch: Patch) -> None:
@@ -101,6 +105,7 @@ def a_close_that_fails_wakes_nobody(patch: Patch) -> None:
             fail(ends, error)
 
     patch.setattr(PartitionWriter, "close", told_at_last)
+    patch.setattr(locks, "RECHECK_S", 60.0)  # else they look again by themselves
 
 
 HUNTS: list[tuple[Callable[[Patch], None], explorer.Pair]] = [
