@@ -148,7 +148,7 @@ class TopicExistsError(StratalogError):
 class ConflictError(StratalogError):
     """Another append came first: the log does not end at ``expected``, but at ``actual``."""
 
-    def __init__(self, message: str, *, partition: int, expected: int, actual: int) -> None:
+    def __init__(self, message: str, *, partition: int = -1, expected: int = -1, actual: int = -1) -> None:
         super().__init__(message)
         self.partition = partition
         self.expected = expected
