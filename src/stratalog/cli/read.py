@@ -285,8 +285,9 @@ class Reading:
     def _read(self, partitions: list[int], *, follow: bool = False) -> Iterator[Record]:
         since, until = self._times()
         bounds = [(each, self.first(each), self.stop(each)) for each in partitions]
+        everything = follow and len(partitions) == self.topic.partitions  # those that are added too
         return self.topic.read(
-            partitions,
+            None if everything else partitions,
             {each: first for each, first, _ in bounds if first is not None},
             {each: stop for each, _, stop in bounds if stop is not None and not follow},
             since=since,

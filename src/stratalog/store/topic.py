@@ -216,7 +216,7 @@ class Topic:
         self, record: Record, partition: int | None, sync: bool, expected_offset: int
     ) -> Appended:
         if partition is None:
-            ((partition, _),) = self._group([record], len(self._views) or self.partitions).items()
+            partition = self._place(record)
         expected = check_number("expected_offset", expected_offset, 0)
         return self._on(check_number("partition", partition), _append_record, record, sync, expected)
 
@@ -300,6 +300,11 @@ class Topic:
             groups.setdefault(number, []).append(row)
         return groups
 
+    def _place(self, record: Record) -> int:
+        """Choose the partition of a record."""
+        ((partition, _),) = self._group([record], len(self._views) or self.partitions).items()
+        return partition
+
     def _sticky_partition(self, count: int, size: int) -> int:
         with self._sticky_lock:
             if self._sticky_left <= 0 or self._sticky >= count:
@@ -329,7 +334,7 @@ class Topic:
         record = Record(value, key, headers, timestamp)
         expected = check_optional("expected_offset", expected_offset, 0)
         if partition is None:
-            ((partition, _),) = self._group([record], len(self._views) or self.partitions).items()
+            partition = self._place(record)
         put = partial(_append_record, record=record, sync=False, expected=expected, wait=False)
         placed = await self._put(partition, put)
         await self._acknowledged(partition, placed.offset + 1, sync)

@@ -264,7 +264,7 @@ class Consumer:
             return
         if self._records is None:
             for at, part in self._parts.items():
-                part.offset = max(part.offset or 0, self._fetched[at])
+                part.offset = max(part.offset or 0, self._fetched[at], self._positions[at])
             self._records = reading.what_is_there(list(self._parts.values()), self._options, self._stop)
         error = reading.take(self._records, AT_ONCE, self._buffer)
         for record in self._buffer:
@@ -277,7 +277,7 @@ class Consumer:
             self._records = None
             if not self._stop():  # all of them are read: behind gaps and markers too
                 for at, part in self._parts.items():
-                    end = max(part.offset or 0, self._fetched[at])
+                    end = max(part.offset or 0, self._fetched[at], self._positions[at])
                     self._positions[at] = self._handled[at] = self._fetched[at] = end
 
     def _settle(self) -> None:
