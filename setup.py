@@ -8,7 +8,9 @@ interpreted. ``STRATALOG_NO_EXT=1`` leaves them out on purpose. ``STRATALOG_CFLA
 from __future__ import annotations
 
 import os
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -47,4 +49,16 @@ def extensions() -> list[Extension]:
     return built
 
 
-setup(ext_modules=extensions())
+def readme() -> str:
+    """Return README.md as an index of packages shows it: links between files lead to the repository.
+
+    A copy of the kernel alone, as the fuzzer builds it, has none.
+    """
+    if not Path("README.md").exists():
+        return ""
+    text = Path("README.md").read_text(encoding="utf-8")
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return re.sub(r"\]\((?![a-z]+:|#)", f"]({project['urls']['Repository']}/blob/main/", text)
+
+
+setup(ext_modules=extensions(), long_description=readme(), long_description_content_type="text/markdown")

@@ -11,12 +11,23 @@ from __future__ import annotations
 
 from stratalog.kernel import loader
 
-MODULES = ("_hash", "_scan", "_decode", "_encode", "_ledger", "_produce", "_keys", "_filter", "_dump")
+MODULES = (
+    "_hash",
+    "_scan",
+    "_decode",
+    "_encode",
+    "_ledger",
+    "_produce",
+    "_keys",
+    "_filter",
+    "_wire",
+    "_dump",
+)
 """Each after those it uses. ``_dump`` is imported by the command that needs it."""
 
 compiled: bool = loader.prepare(*MODULES)
 
-from stratalog.kernel._decode import decode_columns, decode_tuples, walk_records  # noqa: E402
+from stratalog.kernel._decode import decode_columns, decode_tuples, find_tuple, walk_records  # noqa: E402
 from stratalog.kernel._encode import encode_columns, encode_one, encode_tuples, use_error  # noqa: E402
 from stratalog.kernel._filter import blank, filter_rows, find_rows  # noqa: E402
 from stratalog.kernel._hash import (  # noqa: E402
@@ -44,7 +55,8 @@ from stratalog.kernel._ledger import (  # noqa: E402
     now_ms,
 )
 from stratalog.kernel._produce import AppendInfo, Producer  # noqa: E402
-from stratalog.kernel._scan import find_row, index_batches, plan_run, scan_batches  # noqa: E402
+from stratalog.kernel._scan import find_row, index_batches, plan_run, scan_batches, sum_batches  # noqa: E402
+from stratalog.kernel._wire import WIRE_KINDS, WirePlan, decode_message, encode_message  # noqa: E402
 
 __all__ = [
     "BLOCK_FULL",
@@ -54,6 +66,7 @@ __all__ = [
     "MODULES",
     "NEVER",
     "ROOM_DUE",
+    "WIRE_KINDS",
     "AppendInfo",
     "Appender",
     "BlockSums",
@@ -61,6 +74,7 @@ __all__ = [
     "KeyMap",
     "Ledger",
     "Producer",
+    "WirePlan",
     "add_batches",
     "add_rows",
     "blank",
@@ -68,13 +82,16 @@ __all__ = [
     "crc32c",
     "crc32c_combine",
     "decode_columns",
+    "decode_message",
     "decode_tuples",
     "encode_columns",
+    "encode_message",
     "encode_one",
     "encode_tuples",
     "filter_rows",
     "find_row",
     "find_rows",
+    "find_tuple",
     "hash64",
     "hash_key",
     "hash_keys",
@@ -86,6 +103,7 @@ __all__ = [
     "partition_for_key",
     "plan_run",
     "scan_batches",
+    "sum_batches",
     "use_error",
     "walk_records",
 ]

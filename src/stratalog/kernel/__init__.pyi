@@ -43,6 +43,9 @@ def find_row(table: Numbers, rows: int, column: int, least: int) -> int: ...
 def plan_run(
     table: Numbers, row: int, end_row: int, bounds: Numbers, skip: Bytes, max_bytes: int, out: Numbers
 ) -> bool: ...
+def sum_batches(
+    table: Numbers, row: int, end_row: int, bounds: Numbers, skip: Bytes, want: int, out: Numbers
+) -> int: ...
 def index_batches(
     table: Numbers, rows: int, interval_bytes: int, base_position: int, state: Numbers, out: Numbers
 ) -> int: ...
@@ -71,6 +74,16 @@ def decode_tuples(
     out: list[Any],
     state: Numbers,
 ) -> int: ...
+def find_tuple(
+    source: Bytes,
+    offset: int,
+    expect: int,
+    first_last: int,
+    ceiling: int,
+    cls: type[T],
+    topic: str,
+    partition: int,
+) -> T | None: ...
 def decode_columns(
     source: Bytes,
     table: Numbers,
@@ -333,6 +346,7 @@ class KeyMap:
     @staticmethod
     def memory_for(records: int) -> int: ...
     def clear(self, base_offset: int) -> None: ...
+    def watch(self, size: int) -> None: ...
     def __len__(self) -> int: ...
     def get(self, key: bytes) -> int | None: ...
     def add(self, key: bytes, offset: int) -> bool: ...
@@ -378,3 +392,25 @@ def filter_rows(
     marks: bytearray | memoryview,
     state: Numbers,
 ) -> int: ...
+
+# -- _wire: Kafka's messages
+
+WIRE_KINDS: dict[str, int]
+
+class WirePlan:
+    cls: type[Any]
+    slots: int
+    flexible: bool
+    least: int
+    def __init__(
+        self, cls: type[Any], rows: Sequence[tuple[Any, ...]], defaults: Sequence[Any], flexible: bool
+    ) -> None: ...
+
+def decode_message(plan: WirePlan, source: Bytes, start: int = 0, end: int = -1) -> tuple[Any, int]: ...
+def encode_message(
+    plan: WirePlan,
+    value: Any,
+    head: bytes = b"",
+    framed: bool = False,
+    gaps: list[tuple[int, Any]] | None = None,
+) -> bytes: ...

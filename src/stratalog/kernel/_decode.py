@@ -20,7 +20,18 @@ import cython
 from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
 from cython.cimports.libc.string import memcpy
-from cython.cimports.stratalog.kernel.native import stratalog_new_tuple, stratalog_set_item
+from cython.cimports.stratalog.kernel.native import (
+    crc_of,
+    get16,
+    get32,
+    get64,
+    get_u32,
+    native_init,
+    stratalog_new_tuple,
+    stratalog_set_item,
+)
+
+native_init()
 
 # What can be wrong with a record: -1 short, -2 varint, -3 size, -4 key, -5 value, -6 headers, -7 header key,
 # -8 header value, -9 leftover, -10 offset, -11 rest, -12 body, -13 attributes, -14 no key, -15 timestamp,
@@ -324,7 +335,6 @@ def decode_tuples(
         src, t, b, f = source, table, bounds, [0] * 9
     create_time = 0
     append_time = 1
-    empty = ()
     r = row
     while r < end_row:
         i = r * 14
@@ -352,26 +362,7 @@ def decode_tuples(
             timestamp = t[i + 9] if t[i + 6] & 8 else f[8]
             if t[i + 2] + f[1] < b[0] or t[i + 2] + f[1] > b[1] or timestamp < b[2] or timestamp > b[3]:
                 continue
-            value = None
-            key = None
-            if f[5] >= 0:
-                value = _bytes(src, f[4], f[5])
-            if f[3] >= 0:
-                key = _bytes(src, f[2], f[3])
-            headers = _headers(src, f[7], p, f[6]) if f[6] else empty
-            if cython.compiled:
-                made = stratalog_new_tuple(cls, 8)
-                stratalog_set_item(made, 0, value)
-                stratalog_set_item(made, 1, key)
-                stratalog_set_item(made, 2, headers)
-                stratalog_set_item(made, 3, timestamp)
-                stratalog_set_item(made, 4, t[i + 2] + f[1])
-                stratalog_set_item(made, 5, partition)
-                stratalog_set_item(made, 6, kind)
-                stratalog_set_item(made, 7, topic)
-                out.append(made)
-            else:
-                out.append(cls(value, key, headers, timestamp, t[i + 2] + f[1], partition, kind, topic))
+            out.append(_record(src, f, p, cls, timestamp, t[i + 2] + f[1], partition, kind, topic))
         if code:
             break
         if p != end:
@@ -381,6 +372,107 @@ def decode_tuples(
     if code:
         state[0], state[1], state[2] = code, r, n
     return code
+
+
+def find_tuple(
+    source: cython.const[cython.uchar][::1],
+    offset: cython.longlong,
+    expect: cython.longlong,
+    first_last: cython.longlong,
+    ceiling: cython.longlong,
+    cls: type,
+    topic: str,
+    partition: int,
+):
+    """Return the record at ``offset`` as `decode_tuples` makes it; None if only a closer look can tell.
+
+    The source begins with a batch. Its base offset is ``expect``, its last offset ``first_last``, unless that
+    is -1. Each next batch follows without a gap, and the one with the record ends before ``ceiling``. Its CRC
+    is checked, those of the batches before it are not: base offsets and deltas of two headers agree. None
+    for a batch that is compressed, cleaned, a control batch or not whole, and for anything damaged.
+    """
+    src: cython.pointer[cython.const[cython.uchar]]
+    f = cython.declare(cython.longlong[9])
+    size: cython.Py_ssize_t = len(source)
+    p: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t
+    base: cython.longlong
+    delta: cython.longlong
+    length: cython.longlong
+    attributes: cython.longlong
+    left: cython.longlong
+    v: cython.ulonglong
+    if size < 61:
+        return None
+    if cython.compiled:
+        src = cython.address(source[0])
+    else:
+        src, f = source, [0] * 9
+    while True:
+        if size - p < 61:
+            return None
+        base = get64(src, p)
+        length = get32(src, p + 8)
+        delta = get32(src, p + 23)
+        if src[p + 16] != 2 or length < 49 or delta < 0 or (expect >= 0 and base != expect):
+            return None
+        if base < 0 or base > 0x7FFFFFFF00000000:  # so that no last offset leaves 63 bits
+            return None
+        if p == 0 and first_last >= 0 and base + delta != first_last:
+            return None
+        if base + delta >= offset:
+            break
+        if length + 12 > size - p:
+            return None
+        p += cython.cast(cython.Py_ssize_t, length) + 12
+        expect = base + delta + 1
+    attributes = get16(src, p + 21)
+    left = offset - base
+    if length + 12 > size - p or left < 0 or base + delta >= ceiling:
+        return None
+    if attributes & 0x67 or get32(src, p + 57) != delta + 1:
+        return None
+    end = p + cython.cast(cython.Py_ssize_t, length) + 12
+    if crc_of(src, p + 21, end) != get_u32(src, p + 17):
+        return None
+    base_timestamp: cython.longlong = get64(src, p + 27)
+    largest: cython.longlong = get64(src, p + 35)
+    p += 61
+    while left > 0:  # as long as records are skipped, only their lengths are read
+        v, p = read_varint(src, p, end, 5)
+        if p < 0 or v & 1 or cython.cast(cython.Py_ssize_t, v >> 1) > end - p:
+            return None
+        p += cython.cast(cython.Py_ssize_t, v >> 1)
+        left -= 1
+    p = read_record(src, p, end, f, base_timestamp)
+    if p < 0 or base + f[1] != offset:
+        return None
+    stamped: cython.bint = attributes & 8 != 0
+    timestamp = largest if stamped else f[8]
+    return _record(src, f, p, cls, timestamp, offset, partition, 1 if stamped else 0, topic)
+
+
+def _record(src, f, end, cls, timestamp, offset, partition, kind, topic):
+    """Make the tuple of a record that ``read_record`` took apart and that ends at ``end``."""
+    value = None
+    key = None
+    if f[5] >= 0:
+        value = _bytes(src, f[4], f[5])
+    if f[3] >= 0:
+        key = _bytes(src, f[2], f[3])
+    headers = _headers(src, f[7], end, f[6]) if f[6] else ()
+    if cython.compiled:
+        made = stratalog_new_tuple(cls, 8)
+        stratalog_set_item(made, 0, value)
+        stratalog_set_item(made, 1, key)
+        stratalog_set_item(made, 2, headers)
+        stratalog_set_item(made, 3, timestamp)
+        stratalog_set_item(made, 4, offset)
+        stratalog_set_item(made, 5, partition)
+        stratalog_set_item(made, 6, kind)
+        stratalog_set_item(made, 7, topic)
+        return made
+    return cls(value, key, headers, timestamp, offset, partition, kind, topic)
 
 
 @cython.cfunc

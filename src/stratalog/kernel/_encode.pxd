@@ -21,5 +21,10 @@ cdef const unsigned char *_memory(const unsigned char[::1] data) noexcept
 cdef Py_ssize_t _put_field(
     unsigned char *dst, Py_ssize_t p, const unsigned char *data, Py_ssize_t start, Py_ssize_t n
 ) noexcept nogil
+cdef (Py_ssize_t, Py_ssize_t) _plain_rows(
+    unsigned char *dst, Py_ssize_t limit, Py_ssize_t row, Py_ssize_t rows,
+    const int *value_ends, const unsigned char *value_from, Py_ssize_t value_bytes,
+    const int *key_ends, const unsigned char *key_from, Py_ssize_t key_bytes, const long long *timestamps
+) noexcept nogil
 cdef Py_ssize_t _field_size(Py_ssize_t n) noexcept nogil
 cdef bint _short(const unsigned char[::1] valid, Py_ssize_t bit, Py_ssize_t rows)

@@ -161,6 +161,8 @@ def filter_rows(
     point_b: cython.ulonglong = 0
     base: cython.longlong = 0
     latest: cython.longlong = 0
+    watched: cython.longlong = 0
+    superseded: cython.pointer[cython.const[cython.uchar]] = cython.NULL if cython.compiled else None
     at: cython.Py_ssize_t
     rows: cython.Py_ssize_t
     r: cython.Py_ssize_t = row
@@ -226,6 +228,8 @@ def filter_rows(
         point_b = keys.point_b
         base = keys.base_offset
         latest = keys.latest_offset
+        watched = base + cython.cast(cython.longlong, keys.watched)
+        superseded = keys.superseded
     at = state[4]
     rows = state[5]
     with cython.nogil:
@@ -273,8 +277,14 @@ def filter_rows(
                         if dropping and f[3] >= 0 and drops(drop_keys, src, f[2], f[3]):
                             stays -= 1
                         elif not mapped or offset <= latest:
-                            if (mapped and f[3] < 0) or (
-                                due and f[5] < 0 and not _among(kept_offsets, offsets, offset)
+                            if (
+                                (mapped and f[3] < 0)
+                                or (due and f[5] < 0 and not _among(kept_offsets, offsets, offset))
+                                or (
+                                    mapped
+                                    and base <= offset < watched
+                                    and superseded[(offset - base) >> 3] >> ((offset - base) & 7) & 1
+                                )
                             ):
                                 stays -= 1
                             elif mapped:

@@ -12,6 +12,9 @@ cdef class KeyMap:
     cdef readonly long long base_offset
     cdef public long long latest_offset
     cdef readonly bint full
+    cdef bytearray marks
+    cdef unsigned char *superseded
+    cdef unsigned long long watched
 
 cdef class DropSet:
     cdef const unsigned char[::1] blob

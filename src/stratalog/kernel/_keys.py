@@ -21,6 +21,7 @@ from itertools import accumulate
 from os import urandom
 
 import cython
+from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
 from cython.cimports.libc.string import memcmp, memset
 from cython.cimports.stratalog.kernel._decode import body_end, read_record
 from cython.cimports.stratalog.kernel.native import (
@@ -78,10 +79,16 @@ def _put(
     b: cython.uint,
     number: cython.ulonglong,
     room: cython.bint,
+    superseded: cython.pointer[cython.uchar],
+    watched: cython.ulonglong,
 ) -> cython.int:
-    """Keep the larger number for a hash. 0: it was there; 1: it is new; -1: new, and there is no room."""
+    """Keep the larger number for a hash. 0: it was there; 1: it is new; -1: new, and there is no room.
+
+    The bit of the smaller number is set in ``superseded``, if it is one of those ``watched``.
+    """
     i: cython.ulonglong = slot_of(a, slots)
     second: cython.ulonglong
+    smaller: cython.ulonglong
     tries: cython.ulonglong = slots
     while tries > 0:
         tries -= 1
@@ -93,8 +100,15 @@ def _put(
             words[2 * i + 1] = cython.cast(cython.ulonglong, b) << 32 | number
             return 1
         if words[2 * i] == a and second >> 32 == b:
-            if second & LOW32 < number:
+            smaller = second & LOW32
+            if smaller < number:
                 words[2 * i + 1] = cython.cast(cython.ulonglong, b) << 32 | number
+            elif smaller > number:
+                smaller = number
+            else:
+                return 0
+            if smaller <= watched:
+                superseded[(smaller - 1) >> 3] |= 1 << ((smaller - 1) & 7)
             return 0
         i += 1
         if i == slots:
@@ -136,6 +150,25 @@ class KeyMap:
         self.full = False
         self.latest_offset = -1
         self.base_offset = base_offset
+        self.watch(0)
+
+    def watch(self, size):
+        """Keep ``size`` bytes with a bit for each offset from the base offset on, beside the map's memory.
+
+        It is set when a later record of the same key goes in. Whoever filters the same records need not look
+        those up.
+        """
+        if self.used:
+            raise ValueError("a key map is watched before the first key")
+        marks = bytearray(size)
+        begin(self, True)
+        self.marks = marks
+        self.watched = 8 * size
+        if cython.compiled:
+            self.superseded = cython.cast(cython.pointer[cython.uchar], PyByteArray_AS_STRING(self.marks))
+        else:
+            self.superseded = self.marks
+        self.users = 0
 
     def __dealloc__(self):
         if cython.compiled:
@@ -161,6 +194,7 @@ class KeyMap:
         self.full = False
         self.latest_offset = -1
         self.base_offset = base_offset
+        self.watch(len(self.marks))
 
     def __len__(self):
         return self.used
@@ -243,6 +277,8 @@ def put_many(keys, a, b, numbers, n):
                 b[j],
                 cython.cast(cython.ulonglong, numbers[j]),
                 keys.used < keys.limit,
+                keys.superseded,
+                keys.watched,
             )
             if made < 0 and not _grow(keys):
                 return j
@@ -275,6 +311,8 @@ def _grow(keys):
                 cython.cast(cython.uint, old[2 * i + 1] >> 32),
                 old[2 * i + 1] & LOW32,
                 True,
+                keys.superseded,
+                0,
             )
     keys.words = words
     keys.slots = slots

@@ -265,6 +265,69 @@ def plan_run(
     return first >= 0
 
 
+def sum_batches(
+    table: cython.const[cython.longlong][::1],
+    row: cython.Py_ssize_t,
+    end_row: cython.Py_ssize_t,
+    bounds: cython.const[cython.longlong][::1],
+    skip: cython.const[cython.uchar][::1],
+    want: cython.int,
+    out: cython.longlong[::1],
+) -> cython.Py_ssize_t:
+    """Add up what headers tell of the records of some rows; stop at a batch whose records must be read.
+
+    Passes over the batches that ``plan_run`` does. ``want``: 1 offsets, which headers tell of batches without
+    gaps, 2 the least timestamp, which they tell of LogAppendTime and of single records. ``out`` carries on:
+    0 records, 1 first offset, 2 last offset, 3 least timestamp, 4 largest timestamp, 5 batches passed over.
+    Returns the row it stopped at, or ``end_row``.
+    """
+    i: cython.Py_ssize_t
+    single: cython.bint
+    masked: cython.bint = len(skip) > 0
+    timed: cython.bint
+    if (
+        row < 0
+        or end_row * 14 > len(table)
+        or (masked and len(skip) < end_row)
+        or len(bounds) < 4
+        or len(out) < 6
+    ):
+        raise ValueError("sum_batches: rows outside the table")
+    timed = bounds[2] > -0x7FFFFFFFFFFFFFFF - 1
+    while row < end_row:
+        i = row * 14
+        single = table[i + 6] & 8 != 0 or table[i + 4] == 1
+        if (
+            table[i + 6] & 0x20
+            or table[i + 4] == 0
+            or table[i + 3] < bounds[0]
+            or table[i + 2] > bounds[1]
+            or table[i + 9] < bounds[2]
+            or (single and table[i + 9] > bounds[3])
+            or (masked and skip[row])
+        ):
+            out[5] += 1
+            row += 1
+            continue
+        if table[i + 2] < bounds[0] or table[i + 3] > bounds[1]:
+            break
+        if want & 1 and table[i + 3] - table[i + 2] + 1 != table[i + 4]:
+            break
+        if not single and (want & 2 or timed or table[i + 9] > bounds[3]):
+            break
+        out[0] += table[i + 4]
+        if table[i + 2] < out[1]:
+            out[1] = table[i + 2]
+        if table[i + 3] > out[2]:
+            out[2] = table[i + 3]
+        if single and table[i + 9] < out[3]:
+            out[3] = table[i + 9]
+        if table[i + 9] > out[4]:
+            out[4] = table[i + 9]
+        row += 1
+    return row
+
+
 def index_batches(
     table: cython.const[cython.longlong][::1],
     rows: cython.Py_ssize_t,

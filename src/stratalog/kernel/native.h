@@ -296,6 +296,21 @@ static inline uint64_t stratalog_slot(uint64_t hash, uint64_t slots) {
     return high;
 }
 
+/* Copies n bytes, and may copy more: up to `room`, which both sides must have. A call of memcpy costs more
+ * than a short copy does. */
+static inline void stratalog_copy_short(unsigned char *dst, const unsigned char *src, size_t n, size_t room) {
+    size_t i;
+    if (n <= 16 && room >= 16) {
+        memcpy(dst, src, 16);
+    } else if (n <= 128 && room >= ((n + 31) & ~(size_t)31)) {
+        for (i = 0; i < n; i += 32) {
+            memcpy(dst + i, src + i, 32);
+        }
+    } else {
+        memcpy(dst, src, n);
+    }
+}
+
 static inline void stratalog_prefetch(const void *p) {
 #if defined(__GNUC__) || defined(__clang__)
     __builtin_prefetch(p, 1, 3);

@@ -15,6 +15,7 @@ cdef extern from "native.h" nogil:
         unsigned long long *hash_a, unsigned int *hash_b
     )
     uint64_t slot_of "stratalog_slot"(uint64_t hash, uint64_t slots)
+    void stratalog_copy_short(unsigned char *dst, const unsigned char *src, size_t length, size_t room)
     void stratalog_prefetch(const void *data)
     unsigned long long *stratalog_table_new(size_t words)
     void stratalog_table_free(unsigned long long *table)
@@ -53,6 +54,12 @@ cdef inline Py_ssize_t copy_bytes(
     unsigned char *dst, Py_ssize_t at, const unsigned char *src, Py_ssize_t p, Py_ssize_t n
 ) noexcept nogil:
     memcpy(dst + at, src + p, n)
+    return at + n
+
+cdef inline Py_ssize_t copy_short(
+    unsigned char *dst, Py_ssize_t at, const unsigned char *src, Py_ssize_t p, Py_ssize_t n, Py_ssize_t room
+) noexcept nogil:
+    stratalog_copy_short(dst + at, src + p, n, room)
     return at + n
 
 cdef inline unsigned int crc_of(const unsigned char *src, Py_ssize_t p, Py_ssize_t end) noexcept nogil:

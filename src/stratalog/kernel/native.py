@@ -53,6 +53,11 @@ def copy_bytes(dst: memoryview, at: int, src: memoryview, p: int, n: int) -> int
     return at + n
 
 
+def copy_short(dst: memoryview, at: int, src: memoryview, p: int, n: int, room: int) -> int:
+    """Copy ``n`` bytes; compiled code may write up to ``room`` of them, which both sides must have."""
+    return copy_bytes(dst, at, src, p, n)
+
+
 def crc_of(src: memoryview, p: int, end: int) -> int:
     return crc32c(src[p:end])
 

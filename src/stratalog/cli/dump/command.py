@@ -26,6 +26,7 @@ from stratalog.cli.dump.output import (
     Problems,
     Sink,
 )
+from stratalog.cli.guard import WrongUsage
 from stratalog.cli.session import declare, option, parameter
 from stratalog.errors import StratalogError
 from stratalog.fs import FileSystem, RealFileSystem
@@ -71,14 +72,14 @@ def dump_command(
     read_only: bool,
     **options: Any,
 ) -> None:
-    """Print what segment files hold, line for line as kafka-dump-log does.
+    """Print the contents of segment files in the format of kafka-dump-log.
 
     Exit codes: 0 everything was read (wrong checksums and index mismatches are reported in the text),
     1 something was unreadable, 2 usage, 3 a path does not exist or holds no segments, 141 the reader of
     the output went away.
     """
     if remote_log_metadata_decoder:
-        raise typer.BadParameter("records of remote log metadata cannot be decoded: dump them without it")
+        raise WrongUsage("records of remote log metadata cannot be decoded: dump them without it")
     wanted = [*(paths or []), *(name for group in files or [] for name in group.split(",") if name)]
     if not wanted:
         typer.echo("Missing files to dump: give paths, or --files.", err=True)

@@ -10,21 +10,14 @@ import re
 from collections.abc import Callable
 from functools import cache
 
-from stratalog.cli.dump import schemas
-from stratalog.cli.dump.schema import (
-    MAX_VERSION,
-    Json,
-    Message,
-    Reader,
-    parse_table,
-    read_message,
-    to_json,
-)
+from stratalog.cli.dump.schema import Json, Reader, read_message, to_json
 from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError
 from stratalog.kernel.dump import RawRecord
+from stratalog.wire.schema import MAX_VERSION, Message, table
 
 Decoder = Callable[[RawRecord], tuple[str | None, str | None]]
 
+COORDINATORS = ("offsets", "transaction-log", "share-group-state")
 CONTROL_TYPES = {0: "ABORT", 1: "COMMIT"}
 # The raft layer's control records; the colon is Kafka's.
 KRAFT_CONTROL = {
@@ -40,9 +33,9 @@ def decoder(name: str) -> Decoder:
     """Return a decoder by the name of its flag without ``-decoder``."""
     if name == "cluster-metadata":
         return _cluster_metadata
-    if name not in schemas.COORDINATORS:
+    if name not in COORDINATORS:
         raise InvalidArgumentError(f"no decoder for {name}")
-    return _Coordinator(schemas.COORDINATORS[name])
+    return _Coordinator(name)
 
 
 def reason(error: Exception) -> str:
@@ -53,10 +46,10 @@ def reason(error: Exception) -> str:
 class _Coordinator:
     """Keys begin with the record's type, values with their version."""
 
-    def __init__(self, table: str) -> None:
+    def __init__(self, name: str) -> None:
         self._keys: dict[int, Message] = {}
         self._values: dict[int, Message] = {}
-        for message in parse_table(table).values():
+        for message in table(name).values():
             if message.id is not None:
                 side = self._keys if message.name.endswith("Key") else self._values
                 side[message.id] = message
@@ -105,12 +98,9 @@ def _version(data: Reader, what: str) -> int:
     return data.integer("int16")
 
 
-parse_once = cache(parse_table)
-
-
 def _open_members(fields: dict[str, Json]) -> None:
     """Decode the two opaque fields of a member where a consumer wrote them; leave other bytes as they are."""
-    members, messages = fields.get("members"), parse_once(schemas.CONSUMER_PROTOCOL)
+    members, messages = fields.get("members"), table("consumer-protocol")
     for member in members if isinstance(members, list) else []:
         if not isinstance(member, dict):
             continue
@@ -130,8 +120,7 @@ def _open_members(fields: dict[str, Json]) -> None:
 
 @cache
 def _metadata_messages() -> dict[int, Message]:
-    table = parse_table(schemas.CLUSTER_METADATA)
-    return {message.id: message for message in table.values() if message.id is not None}
+    return {message.id: message for message in table("cluster-metadata").values() if message.id is not None}
 
 
 def _framing(data: Reader, what: str) -> int:
@@ -205,7 +194,7 @@ def control_facts(record: RawRecord) -> dict[str, Json]:
         return {"endTxnMarker": CONTROL_TYPES[kind], "coordinatorEpoch": data.integer("int32")}
     if kind in KRAFT_CONTROL:
         name, label = KRAFT_CONTROL[kind]
-        message = parse_once(schemas.CONTROL)[name]
+        message = table("control")[name]
         version = int.from_bytes((value or b"")[:2], "big")  # the message's own first field
         return {label.rstrip(":"): read_message(message, data, version)}
     return {"controlType": f"UNKNOWN({kind})"}

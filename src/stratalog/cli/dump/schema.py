@@ -1,15 +1,7 @@
-"""Kafka's message encoding, read by tables: bytes of any version to the JSON Kafka's converters print.
+"""Messages of any version as the JSON that Kafka's converters print, with the words of its tool for damage.
 
-Pure functions of bytes and tables. A table is text, a message a paragraph whose further lines are indented:
-
-    <name> <versions> <flexible versions> [<id>]: <field>, <field>, …
-
-    field:  <name> <type>[?] [<versions>] [#<tag>[=<default>]] [(<field of that struct>, …)]
-
-A type is a primitive, a struct defined here or earlier in the same message, or [] of either; `?` may be
-null. A field without versions is in all of them. Flexible versions have compact lengths and a section of
-tagged fields after each struct. A tagged field is printed when it differs from its default, any other when
-its versions include the message's.
+Pure functions of bytes and of the tables of `stratalog.wire`. A tagged field is printed when it differs from
+its default, any other when its versions include the message's.
 
 The bytes may be anything: every length is checked against what is left, nothing is allocated by a count,
 and the nesting is that of the table. Bytes that do not fit raise CorruptionError.
@@ -21,12 +13,11 @@ import base64
 import math
 import re
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 from stratalog.config import canonical_number
 from stratalog.errors import CorruptionError, UnsupportedFormat
 from stratalog.kernel.dump import java_string
+from stratalog.wire.schema import Field, Message
 
 Json = None | bool | int | float | str | bytes | list["Json"] | dict[str, "Json"]
 
@@ -39,116 +30,6 @@ NUMBERS = {
     "int64": struct.Struct(">q"),
     "float64": struct.Struct(">d"),
 }
-MAX_VERSION = 2**15 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Versions:
-    low: int
-    high: int
-
-    def __contains__(self, version: int) -> bool:
-        return self.low <= version <= self.high
-
-    @staticmethod
-    def parse(text: str) -> Versions:
-        if text == "none":
-            return Versions(0, -1)
-        low, dash, high = text.removesuffix("+").partition("-")
-        if dash:
-            return Versions(int(low), int(high))
-        return Versions(int(low), MAX_VERSION if text.endswith("+") else int(low))
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    name: str
-    kind: str
-    is_array: bool
-    nullable: bool
-    versions: Versions
-    tag: int | None
-    default: Json
-    fields: tuple[Field, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    name: str
-    versions: Versions
-    flexible: Versions
-    id: int | None
-    fields: tuple[Field, ...]
-
-
-# -- tables ----------------------------------------------------------------------------------------------
-
-
-_WORD = re.compile(r"[(),]|[^\s(),]+")
-
-
-def parse_table(text: str) -> dict[str, Message]:
-    """Return the messages of a table by name."""
-    found = {}
-    for paragraph in re.split(r"\n(?! )", text.strip("\n")):
-        head, _, body = paragraph.partition(":")
-        name, versions, flexible, *rest = head.split()
-        number = int(rest[0]) if rest else None
-        fields = _fields(iter(_WORD.findall(body)), {})
-        found[name] = Message(name, Versions.parse(versions), Versions.parse(flexible), number, fields)
-    return found
-
-
-def _fields(words: Iterator[str], structs: dict[str, tuple[Field, ...]]) -> tuple[Field, ...]:
-    """Read fields up to the closing bracket, or the end."""
-    fields: list[Field] = []
-    said: list[str] = []
-    for word in words:
-        if word == "(":
-            structs[said[1].strip("[]?")] = _fields(words, structs)
-        elif word in (",", ")"):
-            fields.append(_field(said, structs))
-            said = []
-            if word == ")":
-                return tuple(fields)
-        else:
-            said.append(word)
-    return (*fields, _field(said, structs)) if said else tuple(fields)
-
-
-def _field(words: list[str], structs: dict[str, tuple[Field, ...]]) -> Field:
-    name, full, *rest = words
-    kind = full.strip("[]?")
-    tag, _, default = next((word[1:] for word in rest if word.startswith("#")), "").partition("=")
-    versions = next((word for word in rest if not word.startswith("#")), "0+")
-    is_array, fields = full.startswith("[]"), structs.get(kind, ())
-    return Field(
-        name,
-        kind,
-        is_array,
-        full.endswith("?"),
-        Versions.parse(versions),
-        int(tag) if tag else None,
-        _default(kind, is_array, fields, default),
-        fields,
-    )
-
-
-def _default(kind: str, is_array: bool, fields: tuple[Field, ...], text: str) -> Json:
-    """Return the value of a tagged field that is absent; null only where the table has it."""
-    if text == "null":
-        return None
-    if is_array:
-        return []
-    if kind in NUMBERS:
-        return int(text or 0)
-    if kind == "bool":
-        return text == "true"
-    if kind == "bytes":
-        return b""
-    if fields:
-        return {each.name: each.default for each in fields if each.tag is None}
-    return "A" * 22 if kind == "uuid" else ""
 
 
 # -- bytes in --------------------------------------------------------------------------------------------
@@ -199,7 +80,7 @@ def read_message(message: Message, data: Reader, version: int) -> dict[str, Json
     """Read one message, as the JSON converter of Kafka would show it."""
     if version not in message.versions:
         raise UnsupportedFormat(f"Can't read version {version} of {message.name}")
-    return _struct(message.fields, data, version, version in message.flexible)
+    return _struct(message.struct.fields, data, version, version in message.flexible)
 
 
 def _struct(fields: tuple[Field, ...], data: Reader, version: int, flexible: bool) -> dict[str, Json]:
@@ -220,16 +101,32 @@ def _struct(fields: tuple[Field, ...], data: Reader, version: int, flexible: boo
     return {
         each.name: values[each.name]
         for each in here
-        if each.name in values and (each.tag is None or values[each.name] != each.default)
+        if each.name in values and (each.tag is None or values[each.name] != _default(each))
     }
+
+
+def _default(each: Field) -> Json:
+    """Return the default of a field as the converters would show it."""
+    if each.default is None:
+        return None
+    if each.is_array:
+        return []
+    if each.struct is not None:
+        return {inside.name: _default(inside) for inside in each.struct.fields if inside.tag is None}
+    assert not isinstance(each.default, tuple)
+    return _uuid(each.default) if isinstance(each.default, bytes) and each.kind == "uuid" else each.default
+
+
+def _uuid(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 def _value(each: Field, data: Reader, version: int, flexible: bool) -> Json:
     if not each.is_array:
-        return _single(each, each.nullable, data, version, flexible)
+        return _single(each, version in each.nullable, data, version, flexible)
     count = data.unsigned_varint() - 1 if flexible else data.integer("int32")
     if count < 0:
-        _check_null(each, each.nullable)
+        _check_null(each, version in each.nullable)
         return None
     if count > data.remaining():
         raise CorruptionError(
@@ -247,7 +144,7 @@ def _single(each: Field, nullable: bool, data: Reader, version: int, flexible: b
     if kind == "bool":
         return data.number("int8") != 0
     if kind == "uuid":
-        return base64.urlsafe_b64encode(data.take(16)).rstrip(b"=").decode("ascii")
+        return _uuid(data.take(16))
     if kind in {"string", "bytes"}:
         if flexible:
             size = data.unsigned_varint() - 1
@@ -263,7 +160,8 @@ def _single(each: Field, nullable: bool, data: Reader, version: int, flexible: b
         marker = data.integer("int8") if each.tag is None else data.unsigned_varint() - 1
         if marker < 0:
             return None
-    return _struct(each.fields, data, version, flexible)
+    assert each.struct is not None
+    return _struct(each.struct.fields, data, version, flexible)
 
 
 def _check_null(each: Field, nullable: bool) -> None:
