@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +59,64 @@ def test_a_pipelines_own_arguments_reach_it(
         line("ingest")
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("export OUT --table paper", "table: expected one of"),
+        ("export OUT --schema id,,", "schema: expected BOOLEAN"),
+        ("export OUT --schema id:INT --on-misfit drop", "on_misfit: expected one of"),
+        ("stats --key-sample 2", "key_sample"),
+        ("replay into --topic orders --isolation dirty", "isolation"),
+        ("materialize orders OUT --as-of-time yesterday", "as_of"),
+        ("check --max-null-keys some", "max_null_keys"),
+        ("ingest orders rows.json --format paper", "format"),
+    ],
+)
+def test_arguments_are_checked_before_spark_starts(tmp_path: Path, line: str, told: str) -> None:
+    """Where there is no Java at all, the error is still about the argument."""
+    fill(tmp_path / "log", records=1)
+    (tmp_path / "rows.json").write_text("{}\n")
+    line = line.replace("OUT", str(tmp_path / "out")).replace("rows.json", str(tmp_path / "rows.json"))
+    name, *rest = line.split()
+    found = subprocess.run(
+        [sys.executable, "-m", "stratalog", "--data", str(tmp_path / "log"), "pipeline", name, *rest],
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 2, found.stderr
+    assert "JDK" not in found.stderr
+    assert told in found.stderr.replace("-", "_"), found.stderr
+
+
+def test_small_and_header_only_work_needs_no_spark(tmp_path: Path) -> None:
+    """Where there is no Java at all; ``--spark`` and a master ask for it."""
+    fill(tmp_path / "log", partitions=2)
+
+    def run(*line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "stratalog", "--data", str(tmp_path / "log"), "pipeline", *line, "--json"],
+            env={**os.environ, "JAVA_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    for words in (["stats"], ["stats", "--no-keys"], ["check", "--min-records", "1", "--max-null-keys", "0"]):
+        done = run(*words)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["counts"]["records"] == 160
+        for more in (["--spark"], ["--master", "local[1]"], ["--conf", "spark.ui.enabled=false"]):
+            done = run(*words, *more)
+            assert done.returncode == 2
+            assert "JDK" in done.stderr
+            if words != ["stats"]:
+                break
+    done = run("export", str(tmp_path / "out"), "--schema", "id BIGINT")
+    assert "JDK" in done.stderr, "a schema needs no session to be read"
+
+
 def test_errors_of_executors_are_ours() -> None:
     from py4j.protocol import Py4JError
 
@@ -97,7 +157,8 @@ def test_without_pyspark_the_command_line_works(tmp_path: Path) -> None:
     assert all(name in told.stdout for name in COMMANDS)
     missing = run("stats", "--data", str(tmp_path / "log"))
     assert missing.returncode == 2
-    assert "pip install 'stratalog[spark]'" in missing.stderr
+    assert "needs PySpark 4.2 or later — `pip install 'stratalog[spark]'`" in missing.stderr
+    assert "see `stratalog config`" not in missing.stderr
 
 
 @pytest.mark.parametrize("failed", [False, True])

@@ -207,6 +207,112 @@ def test_a_table_grows_columns(spark: SparkSession, payments: Path, tmp_path: Pa
                 export(spark, topics="payments", schema="id STRING", **said)
 
 
+@pytest.mark.parametrize("table", TABLES)
+def test_a_value_that_does_not_fit(spark: SparkSession, payments: Path, tmp_path: Path, table: str) -> None:
+    """Through the command: what becomes of it, how many there may be, and what the summary says."""
+    with stratalog.open(payments) as store:
+        store.topic("payments").append_many([Record(b'{"id": 90, "key": 1.10}')] * 3, partition=0)
+        store.topic("payments").roll()
+    words = ["pipeline", "export", "--data", str(payments), "--topic", "payments", "--table", table, "--json"]
+    words += ["--schema", SCHEMA]
+
+    def run(*more: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, [*words, *more])
+        return done.exit_code, done.stdout or done.stderr
+
+    code, said = run(str(tmp_path / "few"), "--max-dead-letters", "4")
+    assert code == 8, said
+    assert "5 records cannot be decoded, max_dead_letters is 4" in said
+    assert "payments: 3 values of value_key do not fit STRING" in said
+    assert not [*(tmp_path / "few").rglob("*.parquet")], "nothing was exported"
+    with stratalog.open(payments, read_only=True) as store:
+        assert "payments.dead-letters" not in store.topics()
+    for how, dead, misfits in (("dead-letter", 5, 4), ("null", 1, 4), ("text", 2, 4)):
+        output = tmp_path / how
+        code, said = run(str(output), "--on-misfit", how, "--max-dead-letters", str(dead))
+        assert code == 0, said
+        told = json.loads(said)
+        counts = told["counts"]
+        assert (counts["records"], counts["dead_letters"], counts["misfits"]) == (53 - dead, dead, misfits)
+        assert told["details"]["misfits"] == {"payments": {"id": 1, "value_key": 3}}
+        rows = [row for row in _decoded(table, output).to_pylist() if row["id"] == 90]
+        assert [row["value_key"] for row in rows] == {"null": [None] * 3, "text": ["1.10"] * 3}.get(how, [])
+    assert run(str(tmp_path / "x"), "--on-misfit", "drop")[0] == 2
+    assert CliRunner().invoke(app, [*words[:-2], str(tmp_path / "x"), "--on-misfit", "null"]).exit_code == 2
+
+
+def sealed(log: Path, topic: str, *values: bytes) -> None:
+    with stratalog.open(log) as store:
+        store.create_topic(topic, 1, {"retention.ms": "-1"}, if_not_exists=True)
+        store.topic(topic).append_many([Record(value) for value in values])
+        store.topic(topic).roll()
+
+
+def test_a_column_becomes_wider(spark: SparkSession, tmp_path: Path) -> None:
+    """Iceberg widens it; delta-rs cannot, which is an error before anything is written."""
+    log = tmp_path / "log"
+    said: dict[str, Any] = {"path": str(log), "topics": "t", "include_active": True}
+    narrow = "a INT, f FLOAT, d DECIMAL(5, 2), s STRUCT<x: INT>, l ARRAY<SMALLINT>, u STRING"
+    wide = "a BIGINT, f DOUBLE, d DECIMAL(9, 2), s STRUCT<x: BIGINT, y: STRING>, l ARRAY<INT>, n INT"
+    sealed(log, "t", b'{"a": 1, "f": 0.5, "d": 1.25, "s": {"x": 1}, "l": [1], "u": "u"}')
+    for table in ("delta", "iceberg"):
+        export(spark, output=str(tmp_path / table), table=table, schema=narrow, **said)
+    large = b'{"a": 5000000000, "f": 1e300, "d": 1234567.25, "s": {"x": 5000000000, "y": "z"}, "l": [70000]}'
+    sealed(log, "t", large)
+    before = DeltaTable(str(tmp_path / "delta"))
+    with pytest.raises(ConfigError, match="column a is INT in the table and would have to become BIGINT"):
+        export(spark, output=str(tmp_path / "delta"), table="delta", schema=wide, **said)
+    assert DeltaTable(str(tmp_path / "delta")).version() == before.version()
+    done = export(spark, output=str(tmp_path / "iceberg"), table="iceberg", schema=wide, **said)
+    assert (done.counts["records"], done.counts["dead_letters"]) == (1, 0)
+    rows = {row["offset"]: row for row in _decoded("iceberg", tmp_path / "iceberg").to_pylist()}
+    names = ("a", "f", "s", "l", "u", "n")
+    assert [rows[0][name] for name in names] == [1, 0.5, {"x": 1, "y": None}, [1], "u", None]
+    assert [rows[1][name] for name in names] == [
+        5 * 10**9,
+        1e300,
+        {"x": 5 * 10**9, "y": "z"},
+        [70000],
+        None,
+        None,
+    ]
+    assert [str(rows[at]["d"]) for at in (0, 1)] == ["1.25", "1234567.25"]
+    sealed(log, "t", b'{"a": 6000000000, "l": [3]}')
+    done = export(spark, output=str(tmp_path / "iceberg"), table="iceberg", schema=narrow, **said)
+    assert (done.counts["records"], done.counts["dead_letters"]) == (1, 0)  # as the table has it
+    catalog = catalog_of(str(tmp_path / "iceberg"), None)
+    metadata = catalog.load_table("stratalog.records").metadata_location
+    with pytest.raises(ConfigError, match="column u is STRING in the table .* and BIGINT here"):
+        export(spark, output=str(tmp_path / "iceberg"), table="iceberg", schema="u BIGINT", **said)
+    assert catalog.load_table("stratalog.records").metadata_location == metadata
+
+
+def test_a_narrower_schema_is_read_as_the_delta_table_has_it(spark: SparkSession, tmp_path: Path) -> None:
+    log, output = tmp_path / "log", tmp_path / "lake"
+    for value, ddl in ((b'{"a": 1}', "a BIGINT"), (b'{"a": 5000000000}', "a INT, b STRING")):
+        sealed(log, "t", value)
+        export(spark, path=str(log), output=str(output), topics="t", schema=ddl)
+    assert sorted(DeltaTable(str(output)).to_pyarrow_table()["a"].to_pylist()) == [1, 5 * 10**9]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_for_each_topic(spark: SparkSession, tmp_path: Path, table: str) -> None:
+    log, output = tmp_path / "log", tmp_path / "out"
+    fill(log, 3)
+    words = ["pipeline", "export", str(output), "--data", str(log), "--json", "--table", table]
+    for records in (307, 0):
+        done = CliRunner().invoke(app, [*words, "--table-per-topic"])
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["counts"]["records"] == records
+    assert sorted(json.loads(done.stdout)["details"]["tables"]) == ["clicks.v1", "orders"]
+    for topic, name in (("orders", "stratalog.orders"), ("clicks.v1", "stratalog.clicks_v1")):
+        if table == "iceberg":
+            found = table_rows(catalog_of(str(output), None).load_table(name).scan().to_arrow())
+        else:
+            found = READERS[table](output / topic)
+        assert found == log_rows(log, [topic])
+
+
 def test_the_command(spark: SparkSession, tmp_path: Path) -> None:
     log, output = tmp_path / "log", tmp_path / "out"
     fill(log, 3)

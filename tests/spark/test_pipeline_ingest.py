@@ -246,7 +246,7 @@ def test_what_cannot_be_is_told_before_a_row_is_read(spark: SparkSession, log: P
         ({"timestamp": "id > 3"}, ConfigError, "expected a timestamp"),
         ({"partition": "'x'"}, ConfigError, "expected a whole number"),
         ({"schema": "id what"}, ConfigError, "schema: "),
-        ({"format": "xml"}, ConfigError, "none of json, csv, parquet"),
+        ({"format": "xml"}, ConfigError, "expected one of json, csv, parquet"),
         ({"files": str(files / "nope")}, NotFoundError, "nope"),
         ({"topic": "nope"}, UnknownTopicError, "topic create nope"),
         ({"allow_null": ["timestamp"]}, ConfigError, "expected key, value or both"),

@@ -18,6 +18,7 @@ from stratalog.cli.app import app
 from stratalog.cli.pipelines.commands import hot_keys_table, partitions_table, topics_table
 from stratalog.errors import InvalidArgumentError, UnknownTopicError
 from stratalog.spark.logs import opened
+from stratalog.spark.pipelines import executors
 from stratalog.spark.pipelines.executors import pinned, where_of
 from stratalog.spark.pipelines.stats import (
     DAY_MS,
@@ -188,3 +189,25 @@ def test_what_cannot_be_is_told(spark: SparkSession, log: Path) -> None:
         stats(spark, path=str(log), key_sample=0)
     with pytest.raises(UnknownTopicError, match="no topic 'no'"):
         stats(spark, path=str(log), topics=["no"])
+
+
+def test_without_spark_the_numbers_are_the_same(
+    spark: SparkSession, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, and where Spark is started because there is much to read."""
+    wanted = stats(spark, path=str(log))
+    assert (stats(None, path=str(log)).details, stats(None, path=str(log)).counts) == (
+        wanted.details,
+        wanted.counts,
+    )
+    started = []
+
+    def start() -> SparkSession:
+        started.append(1)
+        return spark
+
+    for keys, small_bytes in ((True, executors.SMALL_BYTES), (False, 0), (True, 0)):
+        monkeypatch.setattr(executors, "SMALL_BYTES", small_bytes)
+        found = stats(executors.OnDemand(start), path=str(log), keys=keys)
+        assert found.details == stats(spark, path=str(log), keys=keys).details
+        assert started == [1] * (keys and not small_bytes)

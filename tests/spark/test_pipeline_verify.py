@@ -126,7 +126,7 @@ def test_on_spark_with_an_archive_and_its_copies(
     assert isinstance(damaged, list)
     assert {str(each["path"]).removeprefix("file://") for each in damaged} == {str(each) for each in objects}
     shown = CliRunner().invoke(app, ["pipeline", "verify", "--data", str(path), "--topic", "t"])
-    assert shown.exit_code == 1, shown.output
+    assert shown.exit_code == 5, shown.output
     assert str(objects[1]) in shown.output
     assert sum(each["reason"] == "the manifest has it, the archive does not" for each in damaged) == 2
 

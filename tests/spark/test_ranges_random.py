@@ -250,8 +250,8 @@ def test_before_and_after(
 
 
 @contextmanager
-def meanwhile(act: Callable[[], None], pause_s: float = 0.005) -> Iterator[None]:
-    """Something that goes on in another thread until the block is over, with longer and longer pauses.
+def meanwhile(act: Callable[[], None], pause_s: float = 0.005, *, at_least: int = 1) -> Iterator[None]:
+    """Repeat ``act`` in another thread until the block is over, ``at_least`` so often, with longer pauses.
 
     It makes segments: on a slow machine there would be more of them than queries can look at.
     """
@@ -263,7 +263,8 @@ def meanwhile(act: Callable[[], None], pause_s: float = 0.005) -> Iterator[None]
                 if over.wait(pause_s * rounds):
                     break
                 act()
-                done.set()
+                if rounds >= at_least:
+                    done.set()
         except (StratalogError, OSError) as error:
             problems.append(error)
             done.set()
@@ -391,7 +392,7 @@ def test_in_spark_while_everything_happens(spark: SparkSession, tmp_path: Path) 
             more(topic, state)
             store.archive()
 
-        with meanwhile(act, 0.1):
+        with meanwhile(act, 0.1, at_least=2):  # the first round copies, the next one drops
             for query in asked:
                 found = [
                     Row(row[0], row[1], row[2], _bytes(row[3]), _bytes(row[4]))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -102,6 +104,15 @@ def test_every_column_arrives(spark: SparkSession, log: Path) -> None:
     (tombstone,) = records(log, "other")
     assert (tombstone.key, tombstone.value) == (None, None)
     assert before <= (tombstone.timestamp or 0) <= time.time_ns() // 1_000_000
+
+
+def test_threads_write(spark: SparkSession, log: Path) -> None:
+    """Spark looks a Python source up in the session that is active in the thread: a new one has none."""
+    frame = spark.range(0, 10, 1, 1).selectExpr("cast(id as string) as value")
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(write, frame, log, topic="other") for _ in range(2)]:
+            done.result()
+    assert len(records(log, "other")) == 20
 
 
 def test_the_option_beats_the_column(spark: SparkSession, log: Path) -> None:
@@ -232,6 +243,9 @@ def schema_of(text: str) -> StructType:
         ("value string", {}, "option 'topic'"),
         ("value string", {"topic": "a/b"}, "option 'topic'"),
         ("value string", {"topic": "t", "commitTimeout": "soon"}, "option 'commitTimeout'"),
+        ("value string", {"topic": "t", "txnAppId": "a"}, "option 'txnVersion'"),
+        ("value string", {"topic": "t", "txnVersion": "1"}, "option 'txnAppId'"),
+        ("value string", {"topic": "t", "txnAppId": "a", "txnVersion": "-1"}, "option 'txnVersion'"),
         ("value string", {"topic": "t", "archive": "memory://x"}, "an archive cannot be written"),
         ("value string", {"topic": "t", "topik": "x"}, "did you mean topic"),
     ],
@@ -282,6 +296,63 @@ def test_of_two_attempts_of_a_task_one_counts(log: Path) -> None:
         assert nothing_left(log)
 
 
+def test_a_version_of_an_application_is_written_once(log: Path) -> None:
+    """As in Delta Lake: that version or an earlier one again is left out, for each topic by itself."""
+
+    def write_once(value: bytes, version: int, app: str = "my app/1", topic: str = "other") -> None:
+        options = {"path": str(log), "topic": topic, "txnAppId": app, "txnVersion": str(version)}
+        writer = make_writer(options, schema_of("value binary"), False)
+        writer.commit([pickle.loads(pickle.dumps(writer)).write(iter([rows_of(value)]))])
+        assert nothing_left(log)
+
+    for value, version in ((b"a", 3), (b"b", 3), (b"c", 2), (b"d", 4), (b"e", 3)):
+        write_once(value, version)
+    write_once(b"f", 1, app="another")
+    write_once(b"g", 3, topic="small")
+    assert [record.value for record in records(log, "other")] == [b"a", b"d", b"f"]
+    assert [record.value for record in records(log, "small")] == [b"g"]
+    options = {"path": str(log), "topic": "t", "txnAppId": "a", "txnVersion": "1"}
+    with pytest.raises(ConfigError, match="a stream has the ids of its query"):
+        make_stream_writer(options, schema_of("value binary"), False)
+
+
+def streamed(
+    monkeypatch: pytest.MonkeyPatch, log: Path, topic: str, query: str, batch: int, value: bytes
+) -> None:
+    """One micro-batch of a query, as Spark runs it."""
+    told = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
+    context = TaskContext()
+    context._localProperties = told  # type: ignore[attr-defined]
+    context._partitionId = 0  # type: ignore[attr-defined]
+    monkeypatch.setattr(TaskContext, "_taskContext", context)
+    writer = make_stream_writer({"path": str(log), "topic": topic}, schema_of("value binary"), False)
+    writer.commit([writer.write(iter([rows_of(value)]))], batch)
+
+
+def test_a_copy_of_a_checkpoint_may_write_to_another_topic(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy has the same query id and the same batches: only the target tells them apart."""
+    for batch in range(3):
+        streamed(monkeypatch, log, "other", "q", batch, b"%d" % batch)
+    for batch in (1, 2, 2):
+        streamed(monkeypatch, log, "small", "q", batch, b"%d" % batch)
+    streamed(monkeypatch, log, "other", "q", 2, b"again")
+    assert [record.value for record in records(log, "other")] == [b"0", b"1", b"2"]
+    assert [record.value for record in records(log, "small")] == [b"1", b"2"]
+    assert nothing_left(log)
+
+
+def test_checkpoints_of_earlier_versions_are_continued(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their commits were known by the query's id alone."""
+    with stratalog.open(log) as store:
+        store.commit_staged("q", 5, stage(store, "q", 5, {("other", 0): [b"5"]}))
+    streamed(monkeypatch, log, "other", "q", 5, b"again")
+    streamed(monkeypatch, log, "other", "q", 6, b"6")
+    streamed(monkeypatch, log, "other", "q", 6, b"again")
+    assert [record.value for record in records(log, "other")] == [b"5", b"6"]
+
+
 def test_only_what_was_never_committed_is_discarded(log: Path) -> None:
     """After a commit that failed, the store may need the files: it alone knows what was decided."""
     writer = make_writer({"path": str(log), "topic": "other"}, schema_of("value binary"), False)
@@ -311,7 +382,7 @@ def test_a_holder_that_does_not_answer_is_named(log: Path) -> None:
         holder.start()
         taken.wait(60)
         try:
-            with pytest.raises(ControlError, match=r"not committed within 0\.5 s: process \d+ holds"):
+            with pytest.raises(ControlError, match=r"may still be committed after 0\.5 s: process \d+ holds"):
                 sink.commit("q", 0, files, job=False)
         finally:
             done.set()

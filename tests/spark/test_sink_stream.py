@@ -13,7 +13,7 @@ from stratalog.errors import ConfigError
 from stratalog.format import journal as journals
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 300
 
@@ -70,7 +70,8 @@ def test_topic_to_topic_and_a_replayed_batch(spark: SparkSession, log: Path, tmp
     last = max(int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdigit())
     assert last >= 2
     state = journals.parse((log / journals.FILE_NAME).read_bytes())
-    assert state.streams[query][0] == last
+    with stratalog.open(log, read_only=True) as store:
+        assert state.streams[f"{query}~{store.topic('out').id}"][0] == last
     # Spark did not write down that the last batch was done: it runs it again.
     for name in (str(last), f".{last}.crc"):
         (checkpoint / "commits" / name).unlink(missing_ok=True)
@@ -90,6 +91,36 @@ def test_a_commit_that_fails_is_made_good_by_the_restart(
         run(spark, log, tmp_path / "checkpoint")
         assert written(log) == wanted(ROWS)
         assert not log.with_name("log.staging").exists()
+
+
+def test_foreach_batch_writes_once(spark: SparkSession, log: Path, tmp_path: Path) -> None:
+    """It fails after its commits, and is run again: two topics, and one of them twice in a batch."""
+    with stratalog.open(log) as store:
+        store.create_topic("copy", 1)
+    failed: list[int] = []
+
+    def keep(frame: DataFrame, number: int) -> None:
+        rows = frame.selectExpr("key", "value")
+        for topic, part in (("out", "key < '4'"), ("copy", "true"), ("out", "key >= '4'")):
+            rows.where(part).write.format("stratalog").mode("append").option("topic", topic).save(str(log))
+            if topic == "copy" and number == 1 and not failed:
+                failed.append(number)
+                raise RuntimeError("after two commits")
+
+    def follow() -> None:
+        rows = spark.readStream.format("stratalog").option("subscribe", "in")
+        rows = rows.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 100)
+        query = rows.load(str(log)).writeStream.foreachBatch(keep).trigger(availableNow=True)
+        query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+
+    with pytest.raises(Exception, match="after two commits"):
+        follow()
+    follow()
+    assert failed == [1]
+    assert written(log) == wanted(ROWS)
+    with stratalog.open(log, read_only=True) as store:
+        assert sorted(record.value or b"" for record in store.topic("copy").read(0)) == wanted(ROWS)
+    assert not log.with_name("log.staging").exists()
 
 
 def test_complete_mode_is_refused(spark: SparkSession, log: Path, tmp_path: Path) -> None:

@@ -51,13 +51,13 @@ def scanned(frame: DataFrame) -> list[tuple[str, ...]]:
 def test_what_is_read(orders: DataFrame, spark: SparkSession, log: Path) -> None:
     from pyspark.sql import functions as sf
 
-    assert scanned(orders.groupBy().count()) == [("partition",)]
+    assert scanned(orders.groupBy().count()) == [("records",)]
     assert scanned(orders.agg(sf.sum(sf.length("value")))) == [("value",)]
     assert scanned(orders.groupBy("key").agg(sf.max("timestamp"))) == [("key", "timestamp")]
     assert scanned(orders.where("length(value) > 3").select("key")) == [("key", "value")]
     assert scanned(orders.where("offset < 3").select("key")) == [("key", "offset")]
     where = orders.where("offset < 3 and partition = 1")
-    assert scanned(where.groupBy().count()) == [("partition", "offset")]
+    assert scanned(where.selectExpr("1 AS one")) == [("partition", "offset")]
     assert scanned(orders) == [COLUMNS]
     reader = spark.read.format("stratalog").option("subscribe", "orders")
     batches = reader.option("view", "batches").load(str(log))
@@ -65,7 +65,7 @@ def test_what_is_read(orders: DataFrame, spark: SparkSession, log: Path) -> None
     reader = spark.read.format("stratalog").option("subscribe", "orders")
     asked = reader.schema("offset bigint, value binary, key binary").load(str(log))
     assert scanned(asked.select("key")) == [("key",)]
-    assert scanned(asked.groupBy().count()) == [("offset",)]
+    assert scanned(asked.selectExpr("1 AS one")) == [("offset",)]
 
 
 def test_every_choice_of_columns_has_the_same_rows(orders: DataFrame, log: Path) -> None:

@@ -216,3 +216,7 @@ def test_queries_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     assert frame.where(f"timestamp between {since} and {since} + interval 3 seconds").count() == 6
     rows = high.orderBy("offset").limit(2).collect()
     assert [row.offset for row in rows] == [10, 11]
+    late = "timestamp '+12000-01-01 00:00:00'"
+    assert frame.where(f"timestamp < {late}").count() == 120
+    assert frame.where(f"timestamp >= {late} or partition = 7").count() == 0
+    assert frame.where(f"timestamp > {late}").count() == 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import StructField, StructType
 
 import stratalog
 from stratalog import Record
@@ -19,6 +20,8 @@ from stratalog.errors import OffsetOutOfRangeError, UnknownPartitionError
 from stratalog.spark import reading
 from stratalog.spark.logs import forget
 from stratalog.spark.planning import LogRange
+from stratalog.spark.schema import schema_of
+from stratalog.spark.source import QUERY
 from tests.spark.direct import START_MS, append, fill, offsets, read, reader, rows
 
 if TYPE_CHECKING:
@@ -214,6 +217,7 @@ def test_segments_that_go_between_two_steps_of_a_range(
 ) -> None:
     """No file is found gone: the next step lists segments of which the first ones are missing."""
     monkeypatch.setattr(reading, "STEP_BYTES", 1)
+    monkeypatch.setattr(reading, "JOINED_BYTES", 1)
     fill(tmp_path / "log", segments=4, records=10)
     made, _ = reader(tmp_path / "log", subscribe="orders", failOnDataLoss=said)
     batches = made.read(made.partitions()[0])
@@ -229,7 +233,10 @@ def test_segments_that_go_between_two_steps_of_a_range(
         assert "data loss: orders-0: offsets 10 to 29 are gone" in caplog.text
 
 
-def test_a_topic_that_goes_while_it_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_that_goes_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reading, "JOINED_BYTES", 1)
     for said, name in (("true", "strict"), ("false", "kind")):
         fill(tmp_path / name, partitions=2)
         made, _ = reader(tmp_path / name, subscribe="orders", failOnDataLoss=said)
@@ -267,3 +274,55 @@ def test_a_live_directory_in_spark(spark: SparkSession, tmp_path: Path) -> None:
             )
             for _ in range(3):
                 assert frame.selectExpr("count(*) as n", "sum(offset) as s").collect()[0] == (400, 2 * 19900)
+
+
+def test_a_statement_sees_one_end(spark: SparkSession, tmp_path: Path) -> None:
+    """However many scans a statement has, with filters or without; the next statement sees more."""
+    with stratalog.open(tmp_path / "log") as store:
+        topic = store.create_topic("orders", 2)
+        topic.append_many([Record(b"v", b"k")] * 100)
+
+        def act() -> None:
+            topic.append_many([Record(b"v", b"k")] * 5)
+
+        with meanwhile(act):
+            for options in ({}, {"endingTimestamp": "-1ms"}):
+                source = spark.read.format("stratalog").option("subscribe", "orders").options(**options)
+                source.load(str(tmp_path / "log")).createOrReplaceTempView("live")
+                [row] = spark.sql(
+                    "select (select count(*) from live), (select count(value) from live where offset >= 0),"
+                    " (select count(key) from live where partition < 2), (select count(topic) from live)"
+                ).collect()
+                assert len(set(row)) == 1, row
+                rows = spark.sql(
+                    "select count(*) from live union all select count(value) from live where partition >= 0"
+                    " union all select count(key) from live where offset >= 0"
+                ).collect()
+                assert len({each[0] for each in rows}) == 1
+                assert rows[0][0] > row[0]
+                alone = spark.sql("select partition, offset from live").join(
+                    spark.sql("select * from live"), ["partition", "offset"], "left_anti"
+                )
+                assert alone.count() == 0
+            spark.catalog.dropTempView("live")
+
+
+def test_scans_of_a_query_share_what_they_found(spark: SparkSession, tmp_path: Path) -> None:
+    """Planned in one process here, with the id of a query that Spark's planners get from the optimizer."""
+    fill(tmp_path / "log", partitions=2)
+
+    def ends(query: str, **options: Any) -> list[tuple[int, int]]:
+        first, *rest = schema_of(False).fields
+        marked = StructType([StructField(first.name, first.dataType, True, {QUERY: query}), *rest])
+        made, _ = reader(tmp_path / "log", schema=marked, subscribe="orders", **options)
+        return sorted((part.partition, part.end) for part in made.partitions() if isinstance(part, LogRange))
+
+    first = ends("one")
+    with stratalog.open(tmp_path / "log") as store:
+        append(store.topic("orders"), 7)
+    forget()
+    assert first == ends("one") == [(0, 80), (1, 80)]
+    assert ends("two") == ends("") == [(0, 87), (1, 87)]
+    at = f"{START_MS + 85_000}"
+    assert ends("one", endingTimestamp=at) == first, "a record past the end is none of the query's"
+    assert ends("two", endingTimestamp=at) == [(0, 85), (1, 85)]

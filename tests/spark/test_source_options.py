@@ -62,6 +62,12 @@ def test_wrong_options(options: dict[str, str], last_line: str) -> None:
     assert "; expected " in str(error.value).splitlines()[-1]
 
 
+def test_a_table_in_the_catalog_is_refused_with_the_way_out() -> None:
+    """Spark hands the place of a table over as the option 'location'."""
+    with pytest.raises(ConfigError, match="CREATE TEMPORARY VIEW"):
+        StratalogSource({"path": "/data/log", "subscribe": "orders", "location": "file:/data/log"})
+
+
 def test_one_of_three_must_be_given() -> None:
     with pytest.raises(ConfigError, match="option 'subscribe': no topics to read"):
         StratalogSource({"path": "/data/log"}).schema()

@@ -15,9 +15,9 @@ from stratalog import Record
 from stratalog.errors import OffsetOutOfRangeError, UnknownPartitionError
 from stratalog.spark.logs import forget
 from stratalog.spark.planning import LogRange
-from stratalog.spark.stream import START
+from stratalog.spark.stream import IDS, START
 from tests.spark.direct import START_MS, append, fill
-from tests.spark.test_stream_offsets import batch, grow, stream, travelled
+from tests.spark.test_stream_offsets import bare, batch, grow, stream, travelled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,13 +90,66 @@ def test_available_now_on_a_topic_made_anew(tmp_path: Path) -> None:
     strict = stream(tmp_path / "log", startingOffsets="earliest")
     strict.prepareForTriggerAvailableNow()
     with pytest.raises(OffsetOutOfRangeError, match="offsets 3 to 19 are gone"):
-        strict.latestOffset(travelled(end), ReadAllAvailable())
+        strict.latestOffset(travelled(bare(end)), ReadAllAvailable())
     kind = stream(tmp_path / "log", startingOffsets="earliest", failOnDataLoss="false")
     kind.prepareForTriggerAvailableNow()
     following = kind.latestOffset(travelled(end), ReadAllAvailable())
-    assert following == {"orders": {"0": 3}, START: {"orders": {"0": 0}}}
+    assert bare(following) == {"orders": {"0": 3}, START: {"orders": {"0": 0}}}
     assert batch(kind, end, following) == [(0, 0), (0, 1), (0, 2)]
     assert kind.latestOffset(travelled(following), ReadAllAvailable()) == following
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_topic_made_anew_with_more_records(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, restarted: bool
+) -> None:
+    """Only its id shows that the offsets that were read are those of another topic."""
+    log = tmp_path / "log"
+    fill(log, partitions=2, records=5)
+    strict = stream(log, startingOffsets="earliest")
+    kind = stream(log, startingOffsets="earliest", failOnDataLoss="false")
+    start = strict.initialOffset()
+    end = strict.latestOffset(travelled(start), ReadAllAvailable())
+    parts = strict.partitions(start, end)
+    deleted(log)
+    with stratalog.open(log) as store:
+        append(store.create_topic("orders", 1), 50)
+    if restarted:
+        forget()
+        strict = stream(log, startingOffsets="earliest")
+        kind = stream(log, startingOffsets="earliest", failOnDataLoss="false")
+    for fails in (
+        lambda: strict.latestOffset(travelled(end), ReadAllAvailable()),
+        lambda: strict.partitions(travelled(start), travelled(end)),
+        lambda: [each for part in parts for each in strict.read(part)],
+    ):
+        with pytest.raises(UnknownPartitionError, match="orders-0: the topic was deleted and created again"):
+            fails()
+    assert kind.partitions(start, end) == []
+    assert [each for part in parts for each in kind.read(part)] == []
+    following = kind.latestOffset(travelled(end), ReadAllAvailable())
+    assert bare(following) == {"orders": {"0": 50}, START: {"orders": {"0": 0}}}
+    assert batch(kind, end, following) == [(0, at) for at in range(50)]
+    assert kind.latestOffset(travelled(following), ReadAllAvailable()) == following
+    said = [each for each in caplog.messages if each.startswith("data loss: orders-")]
+    assert len(said) == 4, "each partition, with each of the offsets that were read, once"
+    with stratalog.open(log) as store:
+        store.add_partitions("orders", 2)
+        append(store.topic("orders"), 1)
+    more = kind.latestOffset(travelled(following), ReadAllAvailable())
+    assert batch(kind, following, more) == [(0, 50), (1, 0)], "nothing is kept of the old partition"
+
+
+def test_a_checkpoint_without_ids_is_read_on(tmp_path: Path) -> None:
+    fill(tmp_path / "log", records=5)
+    reader = stream(tmp_path / "log", startingOffsets="earliest")
+    end = bare(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
+    again = stream(tmp_path / "log", startingOffsets="earliest")
+    assert again.latestOffset(travelled(end), ReadAllAvailable()) == end, "nothing new: the very same text"
+    grow(tmp_path / "log", 3)
+    following = again.latestOffset(travelled(end), ReadAllAvailable())
+    assert batch(again, end, following) == [(0, at) for at in range(20, 23)]
+    assert list(following[IDS]) == ["orders"]
 
 
 @pytest.mark.parametrize(
@@ -123,14 +176,14 @@ def test_a_start_that_moves_with_the_clock_is_kept(
     first = stream(tmp_path / "log", **options)
     start = first.initialOffset()
     begin = 30 if "startingOffsetsByTimestamp" in options else 20
-    assert start == {"orders": {"0": begin}}
+    assert bare(start) == {"orders": {"0": begin}}
     end = first.latestOffset(travelled(start), ReadAllAvailable())
-    assert end == {"orders": {"0": 30}, START: {"orders": {"0": begin}}}
+    assert bare(end) == {"orders": {"0": 30}, START: {"orders": {"0": begin}}}
     now[0] += 3_600_000
     grow(tmp_path / "log", 5)
     again = stream(tmp_path / "log", **options)
     later = again.initialOffset()
-    assert later == {"orders": {"0": 35}}, "asked now, it means something else"
+    assert bare(later) == {"orders": {"0": 35}}, "asked now, it means something else"
     seen = batch(again, later, end)
     seen += batch(again, end, again.latestOffset(travelled(end), ReadAllAvailable()))
     assert seen == [(0, at) for at in range(begin, 35)]

@@ -1,10 +1,13 @@
 /*
- * Plans every scan of this source by itself, with the columns that the query uses.
+ * Plans every scan of this source by itself, with the columns that the query uses. An aggregate that needs
+ * only the number of records and their first and last offsets and times scans totals of the log (view=totals)
+ * in place of records.
  *
  * Works around Spark 4.2 and 4.3: since SPARK-51575 the worker that takes pushed filters also plans the read,
  * and the result is kept with the table (PythonDataSourceV2.setReadInfo), not with the scan. A DataFrame that
  * is read twice, in one query or in two, then reads what the last filter left: too few rows, without an error.
- * Spark also does not tell Python sources which columns a query uses.
+ * Spark also does not tell Python sources which columns a query uses, nor which scans belong to one query: the
+ * reader finds an id of the query in the metadata of its schema's first field, the same for all scans of it.
  *
  * The rule can go when PythonDataSourceV2 has no method setReadInfo any more (optimizer_rule.py then does not
  * install it) and tests/spark/test_source_filters.py and test_source_columns.py pass without it. Janino compiles
@@ -17,23 +20,44 @@ import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.HashMap;
 import java.util.HashSet;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
+import java.util.UUID;
 import java.util.WeakHashMap;
+import org.apache.spark.sql.catalyst.QueryPlanningTracker;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeSet;
+import org.apache.spark.sql.catalyst.expressions.Coalesce;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression;
+import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction;
+import org.apache.spark.sql.catalyst.expressions.aggregate.Count;
+import org.apache.spark.sql.catalyst.expressions.aggregate.Max;
+import org.apache.spark.sql.catalyst.expressions.aggregate.Min;
+import org.apache.spark.sql.catalyst.expressions.aggregate.Sum;
+import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.UnaryNode;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.catalyst.types.DataTypeUtils;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
 import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.MetadataBuilder;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -44,7 +68,12 @@ import scala.collection.immutable.Seq;
 import scala.runtime.AbstractPartialFunction;
 
 public class OwnPlans extends Rule {
+  private static final Set PLACES = new HashSet(Arrays.asList(new Object[] {"topic", "partition"}));
+  private static final Set NEVER_NULL = new HashSet(
+      Arrays.asList(new Object[] {"topic", "partition", "offset", "timestamp", "timestampType"}));
+
   private final Set made = Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap()));
+  private final Map queries = Collections.synchronizedMap(new WeakHashMap());
 
   public TreeNode apply(TreeNode plan) {
     return plan.transform(new Own(this));
@@ -70,9 +99,7 @@ public class OwnPlans extends Rule {
     DataSourceV2ScanRelation scan = below(node);
     AttributeSet needed = node.references();
     if (node.child() != scan) needed = needed.$plus$plus(node.child().references());
-    Set pushed = new HashSet();
-    Filter[] filters = (Filter[]) get(scan.scan(), "supportedFilters");
-    for (int at = 0; at < filters.length; at++) pushed.addAll(Arrays.asList(filters[at].references()));
+    Set pushed = pushed(scan);
     Object[] output = array(scan.output());
     List kept = new ArrayList();
     for (int at = 0; at < output.length; at++) {
@@ -80,8 +107,94 @@ public class OwnPlans extends Rule {
       if (needed.contains(column) || pushed.contains(column.name())) kept.add(column);
     }
     if (kept.isEmpty()) kept.add(cheapest(output));
-    Object planned = own(scan, kept);
+    Object planned = own(scan, kept, null);
     return node.transform(new Instead(scan, planned));
+  }
+
+  /** The scan below an aggregate that totals of the log can answer; null when there is none. */
+  public DataSourceV2ScanRelation totalled(Object node) throws Exception {
+    if (!(node instanceof Aggregate)) return null;
+    LogicalPlan child = ((Aggregate) node).child();
+    if (child instanceof Project) {
+      Object[] columns = array(((Project) child).projectList());
+      for (int at = 0; at < columns.length; at++) if (!(columns[at] instanceof Attribute)) return null;
+      child = ((Project) child).child();
+    }
+    if (!shared(child)) return null;
+    DataSourceV2ScanRelation scan = (DataSourceV2ScanRelation) child;
+    String view = ((CaseInsensitiveStringMap) get(scan.scan(), "options")).get("view");
+    if (view != null && !view.equalsIgnoreCase("records")) return null;
+    Object[] keys = array(((Aggregate) node).groupingExpressions());
+    for (int at = 0; at < keys.length; at++) if (!PLACES.contains(column(scan, keys[at]))) return null;
+    Object[] results = array(((Aggregate) node).aggregateExpressions());
+    for (int at = 0; at < results.length; at++) if (!known(scan, (Expression) results[at])) return null;
+    return scan;
+  }
+
+  /** Whether totals tell a result. */
+  private static boolean known(DataSourceV2ScanRelation scan, Expression result) {
+    if (result instanceof AggregateExpression) return total(scan, (AggregateExpression) result) != null;
+    if (result instanceof Attribute) return PLACES.contains(column(scan, result));
+    Object[] parts = array(result.children());
+    for (int at = 0; at < parts.length; at++) if (!known(scan, (Expression) parts[at])) return false;
+    return true;
+  }
+
+  /** The column of the totals that a function is computed from; null when there is none. */
+  public static String total(DataSourceV2ScanRelation scan, AggregateExpression result) {
+    Expression function = result.aggregateFunction();
+    if (result.isDistinct() || result.filter().isDefined()) return null;
+    Object[] of = array(function.children());
+    if (function instanceof Count) {
+      for (int at = 0; at < of.length; at++) {
+        boolean literal = of[at] instanceof Literal && ((Literal) of[at]).value() != null;
+        if (!literal && !NEVER_NULL.contains(column(scan, of[at]))) return null;
+      }
+      return "records";
+    }
+    if (!(function instanceof Min || function instanceof Max)) return null;
+    String name = column(scan, of[0]);
+    String least = function instanceof Min ? "min" : "max";
+    if (name.equals("offset")) return least + "Offset";
+    if (name.equals("timestamp")) return least + "Timestamp";
+    return PLACES.contains(name) ? name : null;
+  }
+
+  /** The name of a column of the scan; "" for anything else. */
+  private static String column(DataSourceV2ScanRelation scan, Object expression) {
+    Object[] output = array(scan.output());
+    for (int at = 0; at < output.length; at++) {
+      Attribute column = (Attribute) output[at];
+      if (expression instanceof Attribute && column.exprId().equals(((Attribute) expression).exprId())) {
+        return column.name();
+      }
+    }
+    return "";
+  }
+
+  /** The same aggregate over totals. */
+  public Object summed(Aggregate node) throws Exception {
+    DataSourceV2ScanRelation scan = totalled(node);
+    Totals totals = new Totals(scan);
+    LogicalPlan rewritten = (LogicalPlan) node.transformExpressionsUp(totals);
+    if (totals.made.isEmpty()) totals.column("records", DataTypes.LongType);
+    Object[] output = array(scan.output());
+    Set pushed = pushed(scan);
+    List kept = new ArrayList(totals.made.values());
+    for (int at = 0; at < output.length; at++) {
+      NamedExpression column = (NamedExpression) output[at];
+      boolean place = PLACES.contains(column.name()) && node.references().contains(column);
+      if (place || pushed.contains(column.name())) kept.add(column);
+    }
+    return rewritten.transform(new Instead(node.child(), own(scan, kept, "totals")));
+  }
+
+  /** The columns that pushed filters name: Spark serializes filters with the schema of the scan. */
+  private static Set pushed(DataSourceV2ScanRelation scan) throws Exception {
+    Set names = new HashSet();
+    Filter[] filters = (Filter[]) get(scan.scan(), "supportedFilters");
+    for (int at = 0; at < filters.length; at++) names.addAll(Arrays.asList(filters[at].references()));
+    return names;
   }
 
   private static Object cheapest(Object[] output) {
@@ -97,7 +210,8 @@ public class OwnPlans extends Rule {
     return all;
   }
 
-  public Object own(DataSourceV2ScanRelation node, List kept) throws Exception {
+  /** The same scan by itself, of some columns (null: all), of another view (null: the same one). */
+  public Object own(DataSourceV2ScanRelation node, List kept, String view) throws Exception {
     Scan old = node.scan();
     PythonDataSourceV2 source = (PythonDataSourceV2) get(old, "ds");
     String name = (String) get(old, "shortName");
@@ -106,7 +220,12 @@ public class OwnPlans extends Rule {
     Filter[] filters = (Filter[]) get(old, "supportedFilters");
     PythonDataSourceV2 alone = new PythonDataSourceV2();
     alone.setShortName(name);
-    boolean whole = kept == null || kept.size() == schema.size();
+    if (view != null) {
+      Map changed = new HashMap(options);
+      changed.put("view", view);
+      options = new CaseInsensitiveStringMap(changed);
+    }
+    boolean whole = view == null && (kept == null || kept.size() == schema.size());
     if (whole) {
       Object created = source.getOrCreateDataSourceInPython(name, options, new Some(schema));
       Field field = PythonDataSourceV2.class.getDeclaredField("dataSourceInPython");
@@ -115,12 +234,13 @@ public class OwnPlans extends Rule {
     } else {
       StructField[] fields = new StructField[kept.size()];
       for (int at = 0; at < fields.length; at++) {
-        fields[at] = schema.apply(((NamedExpression) kept.get(at)).name());
+        Attribute column = (Attribute) kept.get(at);
+        fields[at] = new StructField(column.name(), column.dataType(), true, Metadata.empty());
       }
       schema = new StructType(fields);
       alone.getOrCreateDataSourceInPython(name, options, new Some(schema));
     }
-    PythonScanBuilder builder = new PythonScanBuilder(alone, name, schema, options);
+    PythonScanBuilder builder = new PythonScanBuilder(alone, name, marked(schema), options);
     if (filters.length > 0 && builder.pushFilters(filters).length > 0) {
       throw new IllegalStateException("stratalog: a filter was taken and then given back");
     }
@@ -138,6 +258,26 @@ public class OwnPlans extends Rule {
       }
     }
     throw new IllegalStateException("stratalog: this Spark copies a scan in another way");
+  }
+
+  /** The schema with the id of the query that is being optimized; its subqueries have the same. */
+  private StructType marked(StructType schema) {
+    Option tracker = QueryPlanningTracker.get();
+    if (tracker.isEmpty() || schema.isEmpty()) return schema;
+    String query;
+    synchronized (queries) {
+      query = (String) queries.get(tracker.get());
+      if (query == null) {
+        query = UUID.randomUUID().toString();
+        queries.put(tracker.get(), query);
+      }
+    }
+    StructField[] fields = (StructField[]) schema.fields().clone();
+    StructField first = fields[0];
+    MetadataBuilder metadata = new MetadataBuilder().withMetadata(first.metadata());
+    fields[0] = new StructField(first.name(), first.dataType(), first.nullable(),
+        metadata.putString("stratalog.query", query).build());
+    return new StructType(fields);
   }
 
   private static Seq narrow(List kept) {
@@ -164,7 +304,7 @@ public class OwnPlans extends Rule {
 
     public boolean isDefinedAt(Object node) {
       try {
-        return rule.shared(node) || rule.below(node) != null;
+        return rule.totalled(node) != null || rule.below(node) != null || rule.shared(node);
       } catch (Exception error) {
         throw new IllegalStateException(error);
       }
@@ -173,13 +313,47 @@ public class OwnPlans extends Rule {
     public Object applyOrElse(Object node, Function1 otherwise) {
       if (!isDefinedAt(node)) return otherwise.apply(node);
       try {
+        if (node instanceof Aggregate) return rule.summed((Aggregate) node);
         if (node instanceof Project) return rule.narrowed((Project) node);
-        return rule.own((DataSourceV2ScanRelation) node, null);
+        return rule.own((DataSourceV2ScanRelation) node, null, null);
       } catch (RuntimeException error) {
         throw error;
       } catch (Exception error) {
         throw new IllegalStateException(error);
       }
+    }
+  }
+
+  /** Replaces functions of records by functions of totals. */
+  public static class Totals extends AbstractPartialFunction {
+    public final Map made = new LinkedHashMap();
+    private final DataSourceV2ScanRelation scan;
+
+    public Totals(DataSourceV2ScanRelation scan) {
+      this.scan = scan;
+    }
+
+    public Attribute column(String name, DataType kind) {
+      if (!made.containsKey(name)) {
+        made.put(name, DataTypeUtils.toAttribute(new StructField(name, kind, true, Metadata.empty())));
+      }
+      return (Attribute) made.get(name);
+    }
+
+    public boolean isDefinedAt(Object node) {
+      return node instanceof AggregateExpression && !PLACES.contains(total(scan, (AggregateExpression) node));
+    }
+
+    public Object applyOrElse(Object node, Function1 otherwise) {
+      if (!isDefinedAt(node)) return otherwise.apply(node);
+      AggregateFunction function = ((AggregateExpression) node).aggregateFunction();
+      Attribute column = column(total(scan, (AggregateExpression) node), function.dataType());
+      if (function instanceof Min) return new Min(column).toAggregateExpression();
+      if (function instanceof Max) return new Max(column).toAggregateExpression();
+      List parts = new ArrayList();
+      parts.add(new Sum(column).toAggregateExpression());
+      parts.add(new Literal(Long.valueOf(0), DataTypes.LongType));
+      return new Coalesce(narrow(parts));
     }
   }
 

@@ -16,21 +16,22 @@ from stratalog.errors import ConfigError
 try:
     import pyspark
 except ImportError as missing:
-    raise ConfigError(
-        "stratalog.spark needs PySpark 4.2 or later; pip install 'stratalog[spark]'"
+    raise ConfigError("stratalog.spark needs PySpark 4.2 or later").advising(
+        "pip install 'stratalog[spark]'"
     ) from missing
 
 if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 2):
-    raise ConfigError(
-        f"stratalog.spark needs PySpark 4.2 or later, this is {pyspark.__version__};"
-        " pip install 'stratalog[spark]'"
+    raise ConfigError(f"stratalog.spark needs PySpark 4.2 or later, this is {pyspark.__version__}").advising(
+        "pip install 'stratalog[spark]'"
     )
 
+from stratalog.spark.schema import decoded
 from stratalog.spark.session import register, session
 from stratalog.spark.source import StratalogSource
-from stratalog.spark.workers import expect_hang_ups
+from stratalog.spark.workers import expect_hang_ups, keep_late_times
 
 # Workers import this before they read, and a query may stop before that.
 expect_hang_ups()
+keep_late_times()
 
-__all__ = ["StratalogSource", "register", "session"]
+__all__ = ["StratalogSource", "decoded", "register", "session"]

@@ -115,9 +115,16 @@ class Bounds:
 
     def _take_time(self, inner: Filter, value: Any) -> bool:
         values = list(value) if isinstance(inner, In) else [value]
-        if not values or not all(isinstance(one, dt.datetime) and one.tzinfo for one in values):
+        if not values:
             return False
-        at = [(one - _EPOCH) // _MICROSECOND for one in values]
+        at = []
+        for one in values:
+            if isinstance(one, dt.datetime) and one.tzinfo:
+                at.append((one - _EPOCH) // _MICROSECOND)
+            elif type(one) is int:  # a time that no datetime can be: see `workers.keep_late_times`
+                at.append(one)
+            else:
+                return False
         interval = _interval(inner, [(one // 1000, -(-one // 1000)) for one in at])
         if interval is None:
             return False

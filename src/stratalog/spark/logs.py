@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 
 from stratalog.config import BrokerConfig
 from stratalog.errors import NotFoundError, UnknownPartitionError
+from stratalog.format.metadata import id_to_text
 from stratalog.fs import RealFileSystem
 from stratalog.log.read.list_offsets import offset_for_time
 from stratalog.log.read.reader import Isolation
@@ -60,6 +61,11 @@ class Logs(ReadOnlyLogs):
 
     # -- facts ---------------------------------------------------------------------------------------
 
+    def topic_id(self, topic: str) -> str:
+        """Return a topic's id; empty if it has none, as in files of old brokers."""
+        found = self.entry(topic).id
+        return "" if found is None else id_to_text(found)
+
     def start_offset(self, topic: str, partition: int) -> int:
         """Return the first offset that can be read."""
         view = self.view(topic, partition)
@@ -88,10 +94,14 @@ class Logs(ReadOnlyLogs):
 
 
 class LookedAt:
-    """The ends of logs at the first call for each partition: it is refreshed once, not with every call."""
+    """The ends of logs at the first call for each partition: it is refreshed once, not with every call.
 
-    def __init__(self, logs: Logs) -> None:
+    ``known`` has the ends that other scans of the query have found, and gets those found here.
+    """
+
+    def __init__(self, logs: Logs, known: MutableMapping[str, int] | None = None) -> None:
         self._logs = logs
+        self._known = {} if known is None else known
         self._seen: set[Pair] = set()
 
     def _view(self, topic: str, partition: int) -> View:
@@ -108,14 +118,16 @@ class LookedAt:
     def end_offset(self, topic: str, partition: int, isolation: Isolation = "read_uncommitted") -> int:
         """As `Logs.end_offset`."""
         view = self._view(topic, partition)
-        return max(view.end_offset(isolation), view.log_start_offset)
+        end = max(view.end_offset(isolation), view.log_start_offset)
+        return self._known.setdefault(f"{topic}-{partition} {isolation}", end)
 
     def offset_for_time(
         self, topic: str, partition: int, timestamp: int, isolation: Isolation = "read_uncommitted"
     ) -> int | None:
         """As `Logs.offset_for_time`."""
-        self._view(topic, partition)
-        return self._logs.offset_for_time(topic, partition, timestamp, isolation)
+        end = self.end_offset(topic, partition, isolation)
+        found = self._logs.offset_for_time(topic, partition, timestamp, isolation)
+        return found if found is not None and found < end else None
 
 
 class _Kept:

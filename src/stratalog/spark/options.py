@@ -14,12 +14,12 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from stratalog.archive.objects import absolute_url
 from stratalog.config.broker import BrokerConfig
 from stratalog.config.units import parse_bytes, parse_duration_ms
-from stratalog.errors import InvalidArgumentError
+from stratalog.errors import ConfigError, InvalidArgumentError
 from stratalog.log.read.reader import Isolation
 from stratalog.spark.offsets import (
     Pair,
@@ -35,7 +35,8 @@ from stratalog.store.paths import absolute_places
 
 logger = logging.getLogger("stratalog.spark")
 
-View = Literal["records", "segments", "batches"]
+View = Literal["records", "segments", "batches", "totals"]
+VIEWS: dict[str, View] = {each: each for each in get_args(View)}
 
 SUBSCRIPTIONS = ("subscribe", "assign", "subscribePattern")
 READ_OPTIONS = (
@@ -61,7 +62,14 @@ READ_OPTIONS = (
     "maxTriggerDelay",
     "maxBytesPerTrigger",
 )
-WRITE_OPTIONS: tuple[str, ...] = ("topic", "commitTimeout", "checkpointLocation", "queryName")
+WRITE_OPTIONS: tuple[str, ...] = (
+    "topic",
+    "commitTimeout",
+    "txnAppId",
+    "txnVersion",
+    "checkpointLocation",
+    "queryName",
+)
 IGNORED = (
     "groupIdPrefix",
     "useDeprecatedOffsetFetching",
@@ -168,6 +176,11 @@ class Given:
             if name.startswith("kafka.") or name in ignored:
                 unused.append(name)
                 continue
+            if name == "location":  # the catalog adds it to the options of a table
+                raise ConfigError(
+                    "CREATE TABLE … USING stratalog is not supported;"
+                    " CREATE TEMPORARY VIEW … USING stratalog OPTIONS (path '…', subscribe '…') makes a view"
+                )
             close = difflib.get_close_matches(name, known, 1)
             hint = f" (did you mean {known[close[0]]}?)" if close else ""
             raise bad_option(name, f"there is no such option{hint}", ", ".join(known.values()))
@@ -301,8 +314,7 @@ def _isolation(given: Given) -> Isolation:
 
 
 def _view(given: Given) -> View:
-    view = given.choice("view", ("records", "segments", "batches"), "records")
-    return "segments" if view == "segments" else "batches" if view == "batches" else "records"
+    return VIEWS[given.choice("view", tuple(VIEWS), "records")]
 
 
 def _limits(given: Given) -> Limits:

@@ -27,8 +27,8 @@ from stratalog.spark.options import SourceOptions
 logger = logging.getLogger("stratalog.spark")
 
 RANGE_BYTES = 128 << 20
-HEADERS_RANGE_BYTES = 1 << 30
-"""A range of which only batch headers are read: a task costs more than a hundred thousand of them."""
+LARGER_RANGES = {"batches": 1 << 30, "totals": 512 << 20}
+"""Ranges of views that read headers only, or decode few records: a task costs more than many headers."""
 FEWEST_TASKS = 16
 """Up to so many ranges have a task each, as in Kafka's source; of more the small ones share tasks."""
 BUNDLE_SHARE = 8
@@ -60,6 +60,8 @@ class LogRange(InputPartition):
     """About how much of the log it is; a small range counts as what it costs."""
     also: tuple[LogRange, ...] = ()
     """Small ranges, of other partitions mostly, that are read after this one by the same task."""
+    topic_id: str = ""
+    """The topic that was planned: one of the same name that is made later is another."""
 
     def each(self) -> tuple[LogRange, ...]:
         """Every range of this task by itself, in order."""
@@ -74,14 +76,14 @@ class Span(NamedTuple):
     size_bytes: int
 
 
-def plan(logs: Logs, options: SourceOptions, bounds: Bounds, now_ms: int) -> list[LogRange]:
-    """Return the input partitions of a batch query, without what its filters rule out."""
+def plan(logs: Logs, looked: LookedAt, options: SourceOptions, bounds: Bounds, now_ms: int) -> list[LogRange]:
+    """Return the input partitions of a batch query up to the ends that ``looked`` has, without what its
+    filters rule out."""
     pairs = logs.choose(options.subscription)
     wanted = [pair for pair in pairs if bounds.admits(*pair)]
     starting, ending = options.starting or EARLIEST, options.ending or LATEST
     if starting.kind == "latest" or -1 in (starting.offsets.values() if starting.kind == "offsets" else ()):
         raise bad_option(starting.option, "'latest' would read nothing in a batch query", "an earlier start")
-    looked = LookedAt(logs)
     starts = resolve(starting, looked, pairs, wanted, isolation=options.isolation, now_ms=now_ms)
     ends = resolve(ending, looked, pairs, wanted, isolation=options.isolation, now_ms=now_ms)
     losses = Losses(options.fail_on_data_loss)
@@ -92,14 +94,16 @@ def plan(logs: Logs, options: SourceOptions, bounds: Bounds, now_ms: int) -> lis
         start, end = losses.within(pair, start, end, first, visible)
         start = max(start, bounds.first_offset or 0)
         end = end if bounds.end_offset is None else min(end, bounds.end_offset)
-        extents.append(LogRange(*pair, start, end, bounds.since_ms, bounds.until_ms))
+        extents.append(
+            LogRange(*pair, start, end, bounds.since_ms, bounds.until_ms, topic_id=logs.topic_id(pair[0]))
+        )
     return tasks_of(logs, options, extents)
 
 
 def tasks_of(logs: Logs, options: SourceOptions, extents: Sequence[LogRange]) -> list[LogRange]:
     """Cut extents into input partitions, as the options ask for."""
     at_least, at_most = options.min_partitions, options.max_records_per_partition
-    size = HEADERS_RANGE_BYTES if options.view == "batches" else None
+    size = LARGER_RANGES.get(options.view)
     ranges = cut(logs, extents, min_partitions=at_least, max_records=at_most, range_bytes=size)
     return bundled(ranges, min_partitions=at_least, max_records=at_most)
 
@@ -199,13 +203,20 @@ def _by_index(segment: Segment, start: int, end: int) -> Iterator[Span]:
         yield Span(start, end, segment.size)
         return
     index = segment.offset_index()
-    position = segment.start_for(start).position
+    position, known = segment.start_for(start)
+    first = segment.base_offset if known is None else min(known + 1, start)
     while (entry := index.after_position(position + GRAIN_BYTES)) is not None and entry[0] + 1 < end:
-        yield Span(start, entry[0] + 1, entry[1] - position)
-        start, position = entry[0] + 1, entry[1]
+        yield Span(start, entry[0] + 1, _share(entry[1] - position, first, start, entry[0] + 1))
+        first = start = entry[0] + 1
+        position = entry[1]
     last = index.lookup(end) if end != segment.next_offset else None
     limit = segment.size if last is None else last[1]
-    yield Span(start, end, max(limit - position, 1))
+    yield Span(start, end, _share(limit - position, first, start, end))
+
+
+def _share(size_bytes: int, first: int, start: int, end: int) -> int:
+    """Return how much of the bytes of [first, end) belongs to [start, end), if they are spread evenly."""
+    return max(size_bytes * (end - start) // (end - first), 1)
 
 
 def _by_time(segment: Segment, start: int, end: int, since: int | None, until: int | None) -> Iterator[Span]:
@@ -286,6 +297,9 @@ GONE = (UnknownTopicError, UnknownPartitionError, FileNotFoundError)
 """The errors of a partition that was deleted."""
 
 
+MADE_ANEW = "the topic was deleted and created again"
+
+
 class Losses:
     """What ``failOnDataLoss`` decides: raise, or warn and go on."""
 
@@ -312,9 +326,9 @@ class Losses:
         how = "\noption 'failOnDataLoss': set it to false to go on without them"
         self._report(gone, OffsetOutOfRangeError(gone + how, offset=start, first=first, end=visible))
 
-    def lost_partition(self, pair: Pair, start: int) -> None:
+    def lost_partition(self, pair: Pair, start: int, why: str = "the partition is gone") -> None:
         """Report that a partition that was read up to ``start`` is gone."""
-        gone = f"{pair[0]}-{pair[1]}: the partition is gone; offsets up to {start} were read"
+        gone = f"{pair[0]}-{pair[1]}: {why}; offsets up to {start} were read"
         how = "\noption 'failOnDataLoss': set it to false to go on without it"
         self._report(gone, UnknownPartitionError(gone + how))
 

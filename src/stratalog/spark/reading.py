@@ -8,6 +8,7 @@ than it did, and that is always reported.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stratalog.format.txn_index import AbortedTxn
@@ -15,7 +16,7 @@ from stratalog.log.read.arrow_scan import ScanOptions, ScanRange, scan_to_arrow
 from stratalog.log.read.reader import Isolation, LogView, segment_index
 from stratalog.log.segment.segment import Segment
 from stratalog.spark.logs import Logs
-from stratalog.spark.planning import GONE, LogRange, Losses, pair_of
+from stratalog.spark.planning import GONE, MADE_ANEW, LogRange, Losses, pair_of
 from stratalog.spark.schema import nulls_for_no_headers, to_spark
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 8 << 20
 """Larger than for a scan in one process: every record batch has a cost in Spark."""
+JOINED_BYTES = 1 << 20
+"""Smaller record batches, of small segments, are joined up to this size, for the same reason."""
+TOTALS_CHUNK_BYTES = 4 << 20
+"""Smaller: the processor's caches still hold what was read when its CRCs are checked."""
 STEP_BYTES = 8 << 20
 """A range is read in steps that end with a segment, so that a loss is known to lie behind the last step."""
 
@@ -31,32 +36,64 @@ def read_range(
     logs: Logs, part: LogRange, names: Sequence[str], isolation: Isolation, losses: Losses
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range, and of those that share its task, with Spark's types."""
-    for each in part.each():
-        yield from _read_one(logs, each, names, isolation, losses)
+    options = ScanOptions(tuple(names), isolation=isolation, chunk_bytes=CHUNK_BYTES)
+    yield from _read(logs, part, options, losses)
 
 
 def read_rows(
     logs: Logs, part: LogRange, names: Sequence[str], isolation: Isolation, losses: Losses
 ) -> Iterator[pa.RecordBatch]:
     """Yield the same as a table shows it: as with Spark's Kafka source, no headers are NULL."""
-    for batch in read_range(logs, part, names, isolation, losses):
+    for batch in _joined(read_range(logs, part, names, isolation, losses)):
         yield nulls_for_no_headers(batch) if "headers" in names else batch
 
 
-def _read_one(
+def read_totals(
     logs: Logs, part: LogRange, names: Sequence[str], isolation: Isolation, losses: Losses
 ) -> Iterator[pa.RecordBatch]:
+    """Yield totals of the same rows."""
+    options = ScanOptions(tuple(names), isolation=isolation, chunk_bytes=TOTALS_CHUNK_BYTES, totals=True)
+    yield from _joined(_read(logs, part, options, losses))
+
+
+def _joined(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows without small record batches."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in found:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= JOINED_BYTES:
+            yield from _one(held)
+            held, size = [], 0
+    yield from _one(held)
+
+
+def _one(held: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    import pyarrow as pa
+
+    return held if len(held) < 2 else pa.Table.from_batches(held).combine_chunks().to_batches()
+
+
+def _read(logs: Logs, part: LogRange, options: ScanOptions, losses: Losses) -> Iterator[pa.RecordBatch]:
+    for each in part.each():
+        bounded = replace(options, since=each.since_ms, until=each.until_ms, threads=1)
+        yield from _read_one(logs, each, bounded, losses)
+
+
+def _read_one(logs: Logs, part: LogRange, options: ScanOptions, losses: Losses) -> Iterator[pa.RecordBatch]:
     try:
         view = logs.view(part.topic, part.partition)
         view.refresh()
+        made_anew = bool(part.topic_id) and logs.topic_id(part.topic) != part.topic_id
     except GONE:
         losses.lost_partition(pair_of(part), part.start)
         return
+    if made_anew:
+        losses.lost_partition(pair_of(part), part.start, MADE_ANEW)
+        return
     start, end = losses.within(
-        pair_of(part), part.start, part.end, view.log_start_offset, view.end_offset(isolation)
-    )
-    options = ScanOptions(
-        tuple(names), part.since_ms, part.until_ms, isolation, threads=1, chunk_bytes=CHUNK_BYTES
+        pair_of(part), part.start, part.end, view.log_start_offset, view.end_offset(options.isolation)
     )
     while start < end:
         stop = _step(view, start, end)
@@ -64,7 +101,7 @@ def _read_one(
         scan = scan_to_arrow([ScanRange(watched, start, stop, pass_deleted=True)], options)
         try:
             for batch in scan:
-                yield to_spark(batch, names)
+                yield to_spark(batch, options.columns)
         except GONE:
             if not _is_gone(view):
                 raise

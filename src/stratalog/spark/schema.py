@@ -1,4 +1,5 @@
-"""The columns of the source, as Spark and as Arrow know them, and the check of a schema the user gave.
+"""The columns of the source, as Spark and as Arrow know them; the check of a schema the user gave; keys and
+values decoded.
 
     key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp,
     timestampType int [, headers array<struct<key: string, value: binary>>]
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -27,6 +29,11 @@ from pyspark.sql.types import (
 )
 
 from stratalog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+    from stratalog.analysis.payloads import Payload
 
 _TYPES: dict[str, tuple[DataType, pa.DataType]] = {
     "binary": (BinaryType(), pa.binary()),
@@ -50,6 +57,12 @@ SPARK_SCHEMA = struct_of(
     " timestampType int"
 )
 SPARK_SCHEMA_WITH_HEADERS = StructType([*SPARK_SCHEMA.fields, HEADERS])
+TOTALS_SCHEMA = struct_of(
+    "topic string, partition int, offset bigint, timestamp timestamp, timestampType int, records bigint,"
+    " minOffset bigint, maxOffset bigint, minTimestamp timestamp, maxTimestamp timestamp"
+)
+"""What aggregates read. Filters name columns of their scan: those that only records have are here for them,
+and are NULL."""
 
 _ARROW = {name: kind for name, (_, kind) in _TYPES.items()}
 _ARROW[HEADERS.dataType.simpleString()] = pa.list_(
@@ -93,7 +106,7 @@ def to_arrow(schema: StructType) -> pa.Schema:
 @cache
 def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
     """Return the Arrow schema that Spark expects of batches with these columns."""
-    fields = {field.name: field for field in SPARK_SCHEMA_WITH_HEADERS.fields}
+    fields = {field.name: field for field in (*SPARK_SCHEMA_WITH_HEADERS.fields, *TOTALS_SCHEMA.fields)}
     return to_arrow(StructType([fields[name] for name in names]))
 
 
@@ -116,3 +129,46 @@ def to_spark(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
         for column, field in zip(batch.columns, wanted, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+# -- keys and values -----------------------------------------------------------------------------------
+
+
+def decoded(column: Column | str, form: Payload | str) -> Column:
+    """Return a column of keys or values as what they hold: a struct for Avro and Protobuf, checked text for
+    JSON.
+
+    ``form`` is ``"json"`` or a `stratalog.analysis.payloads.Payload`, whose schema files are read here and
+    travel with the query. Works in batch queries and in streams.
+    """
+    from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # its stub lags behind
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    from stratalog.analysis.payloads import as_payload
+
+    payload = as_payload(form)
+    assert payload is not None
+    kind = _spark_kind(payload.arrow_type)
+
+    def decode(values: pa.Array) -> pa.Array:
+        return payload.column(values, lambda row: f"row {row} of a batch").cast(kind)
+
+    decode.__annotations__ = {"values": pa.Array, "return": pa.Array}
+    made: Column = arrow_udf(decode, from_arrow_type(kind, prefer_timestamp_ntz=True))(column)
+    return made
+
+
+def _spark_kind(kind: pa.DataType) -> pa.DataType:
+    """Return the type that Spark has for one of a payload's: no unsigned numbers, no milliseconds, no time of
+    a day."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, _spark_kind(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _spark_kind(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_spark_kind(kind.key_type), _spark_kind(kind.item_type))
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_time(kind) or pa.types.is_null(kind):
+        return pa.string()
+    return {pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}.get(kind, kind)

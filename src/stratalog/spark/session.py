@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
 from stratalog.errors import ConfigError
@@ -86,6 +87,27 @@ def register(spark: SparkSession) -> None:
     # Spark may have found the source by itself, and warns when it is replaced: now, and for every stream.
     _set_level(spark, "ERROR")
     spark.dataSource.register(PruningSource if prunes else StratalogSource)
+    if getattr(spark, "_jvm", None) is not None:
+        write_from_any_thread()
+
+
+@cache
+def write_from_any_thread() -> None:
+    """Let Python threads other than the main one save: Spark looks a Python source up in the thread's active
+    session, and saving is the one way that does not set it."""
+    from pyspark.sql import DataFrameWriter
+
+    plain = DataFrameWriter.save
+
+    @wraps(plain)
+    def save(writer: DataFrameWriter, *args: Any, **options: Any) -> None:
+        spark: Any = writer._spark
+        sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession
+        if sessions.getActiveSession().isEmpty():
+            sessions.setActiveSession(spark._jsparkSession)
+        plain(writer, *args, **options)
+
+    DataFrameWriter.save = save  # type: ignore[method-assign, assignment]
 
 
 def check_java() -> None:

@@ -3,8 +3,9 @@
 Tasks stage record batches beside the log directories; the driver's commit hands the list of staged files to
 the store, through its control socket when another process has it open, and the store takes them in at once or
 at its next open, whatever crashes meanwhile (`stratalog.store.journal.journal`). A micro-batch that Spark
-runs again has the same query and batch id and is a no-op; a batch write has an id of its own. Files of failed
-and speculative tasks are not in the list and are removed by the next commit or open.
+runs again has the same query and batch id and is a no-op. So has the n-th write to a topic in a
+``foreachBatch``, and a batch write with ``txnAppId`` and ``txnVersion``; any other has an id of its own.
+Files of failed and speculative tasks are not in the list and are removed by the next commit or open.
 
 Columns are those of Spark's Kafka sink: ``value`` and optionally ``key``, ``topic``, ``partition``,
 ``headers``, and ``timestamp``; others are ignored, as there. Objects here travel between processes and hold
@@ -13,13 +14,15 @@ nothing open.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,20 +43,26 @@ from stratalog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from stratalog.format.journal import StagedFile
+from stratalog.format.journal import TARGET, StagedFile
+from stratalog.format.metadata import id_to_text
 from stratalog.fs import RealFileSystem
 from stratalog.log.names import validate_topic
+from stratalog.log.write.partitioner import STICKY_BYTES
 from stratalog.spark.offsets import bad_option
 from stratalog.spark.options import Given, parse_options
 from stratalog.spark.schema import HEADERS
+from stratalog.spark.workers import counted_write
 from stratalog.store.admin.admin import connect
 from stratalog.store.journal import staging
 from stratalog.store.journal.staging import Attempt, Place, TopicFacts, root_of
 from stratalog.store.store import open_store
-from stratalog.store.topic import STICKY_BYTES
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
+"""A query's run is the job group of everything that it starts."""
+EVERY_TOPIC = "rows"
+"""The target of rows that name their topics themselves."""
 DEFAULT_TIMEOUT_S = 120.0
 RETRY_S = 0.1
 UNREACHED = "holds the store"
@@ -77,6 +86,8 @@ class Sink:
     columns: tuple[str, ...]
     owner: str
     timeout_s: float
+    target: str = EVERY_TOPIC
+    """The id of the topic, or `EVERY_TOPIC`."""
 
     def stage(self, batches: Iterator[pa.RecordBatch], query: str, batch: int) -> Staged:
         place = Place(query, batch, self.owner)
@@ -86,6 +97,8 @@ class Sink:
 
     def commit(self, query: str, batch: int, files: Sequence[StagedFile], *, job: bool) -> None:
         """Hand the files over; retry until the time-out while the holder changes.
+
+        If the time is up after the holder began, the commit may still happen, and the error says so.
 
         A retry is safe: it finds the commit done. What the store refuses before it decides is removed:
         settings changed since the tasks staged it, or a topic was deleted.
@@ -97,18 +110,27 @@ class Sink:
             try:
                 with connect(list(self.paths), timeout_s=self.timeout_s) as client:
                     client.commit_staged(query, batch, files, job=job)
+                self._discard(files, but=query)
                 return
             except (InvalidRecordError, UnknownTopicError, UnknownPartitionError):
-                discard(self.paths, Place(query, batch, self.owner))
+                self._discard(files)
                 raise
             except (StoreLockedError, ControlError, ClosedError) as error:
                 if isinstance(error, ControlError) and UNREACHED not in str(error):
                     raise  # it answered
                 if time.monotonic() + RETRY_S >= deadline or "did not answer" in str(error):
+                    begun = isinstance(error, ControlError) and error.begun
+                    outcome = "may still be committed" if begun else "was not committed"
                     raise ControlError(
-                        f"batch {batch} of {query} was not committed within {self.timeout_s:g} s: {error}"
+                        f"batch {batch} of {query} {outcome} after {self.timeout_s:g} s: {error}"
                     ) from error
             time.sleep(RETRY_S)
+
+    def _discard(self, files: Sequence[StagedFile], but: str = "") -> None:
+        """Remove what was staged; the store itself removes what was staged for ``but``."""
+        for place in {staging.check_name(file.name) for file in files}:
+            if place.query != but:
+                discard(self.paths, place)
 
 
 @dataclass
@@ -118,20 +140,68 @@ class Staged(WriterCommitMessage):
     query: str
     batch: int
     files: list[StagedFile]
+    within: MicroBatch | None = None
+    """The micro-batch whose ``foreachBatch`` writes."""
+
+
+class MicroBatch(NamedTuple):
+    """What Spark tells a task about the stream it runs for."""
+
+    query: str
+    batch: int
+    run: str
+
+    @classmethod
+    def of_task(cls) -> MicroBatch | None:
+        context = TaskContext.get()
+        names = (QUERY_ID, BATCH_ID, RUN_ID)
+        query, batch, run = (context.getLocalProperty(each) if context else None for each in names)
+        return None if query is None or batch is None else cls(query, int(batch), run or "")
+
+
+class Transaction(NamedTuple):
+    """``txnAppId`` and ``txnVersion``: a write is left out if this version or a later one was written."""
+
+    app: str
+    version: int
+
+    @property
+    def query(self) -> str:
+        """The name as a commit's id."""
+        plain = re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.app)
+        return f"txn-{self.app if plain else hashlib.sha256(self.app.encode()).hexdigest()}"
 
 
 class StratalogWriter(DataSourceArrowWriter):
-    """A batch write. The id is made with the writer, which Spark pickles to the tasks and to the commit."""
+    """A batch write. It is staged under an id made with the writer, which Spark pickles to the tasks and to
+    the commit, and committed under the id by which it is known when it comes again."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, txn: Transaction | None = None) -> None:
         self.sink = sink
-        self.job = f"job-{uuid.uuid4()}"
+        self.txn = txn
+        self.job = f"{staging.JOB}{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return self.sink.stage(iterator, self.job, 0)
+        staged = self.sink.stage(iterator, self.job, 0)
+        staged.within = MicroBatch.of_task()
+        return staged
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.sink.commit(self.job, 0, _files(messages), job=True)
+        files = _files(messages)
+        within = next((each.within for each in messages if isinstance(each, Staged)), None)
+        if self.txn is not None:
+            self.sink.commit(_aimed(self.txn.query, self.sink), self.txn.version, files, job=False)
+        elif within is None or not within.run:
+            self.sink.commit(self.job, 0, files, job=True)
+        else:
+            query = _aimed(within.query, self.sink)
+            series = " ".join((within.run, query, *self.sink.paths))
+            with counted_write(series, within.batch) as before:
+                if before is None:
+                    self.sink.commit(self.job, 0, files, job=True)
+                else:
+                    number = f"{TARGET}{before}"
+                    self.sink.commit(query + number, within.batch, files, job=False)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if never_committed(messages):
@@ -145,15 +215,13 @@ class StratalogStreamWriter(DataSourceStreamArrowWriter):
         self.sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        context = TaskContext.get()
-        query = context.getLocalProperty(QUERY_ID) if context is not None else None
-        batch = context.getLocalProperty(BATCH_ID) if context is not None else None
-        if query is None or batch is None:
+        within = MicroBatch.of_task()
+        if within is None:
             raise ConfigError(
                 f"Spark did not set {QUERY_ID} and {BATCH_ID} in a task: a batch that is run again cannot be"
                 " told from a new one; write with writeStream.format('stratalog')"
             )
-        return self.sink.stage(iterator, query, int(batch))
+        return self.sink.stage(iterator, _aimed(within.query, self.sink), within.batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         staged = [each for each in messages if isinstance(each, Staged)]
@@ -167,6 +235,11 @@ class StratalogStreamWriter(DataSourceStreamArrowWriter):
         for query in {each.query for each in messages if isinstance(each, Staged)}:
             if never_committed(messages):
                 discard(self.sink.paths, Place(query, batchId, self.sink.owner))
+
+
+def _aimed(query: str, sink: Sink) -> str:
+    """Return the id of a query's commits to one target: a copy of its checkpoint may write elsewhere."""
+    return f"{query}{TARGET}{sink.target}"
 
 
 def _files(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
@@ -197,14 +270,28 @@ def discard(paths: Sequence[str], place: Place) -> None:
 
 def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StratalogWriter:
     """Return the writer of a batch; raise on everything that can be wrong before a task runs."""
-    return StratalogWriter(_sink(options, schema, overwrite))
+    return StratalogWriter(_sink(options, schema, overwrite), _transaction(Given(options)))
 
 
 def make_stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> StratalogStreamWriter:
     """Return the writer of a stream."""
-    return StratalogStreamWriter(_sink(options, schema, overwrite))
+    sink = _sink(options, schema, overwrite)
+    if _transaction(Given(options)) is not None:
+        raise bad_option("txnAppId", "a stream has the ids of its query and batches", "a batch write")
+    return StratalogStreamWriter(sink)
+
+
+def _transaction(given: Given) -> Transaction | None:
+    app, version = given.get("txnAppId"), given.get("txnVersion")
+    if app is None and version is None:
+        return None
+    if not app or not app.strip():
+        raise bad_option("txnAppId", "it is not given with txnVersion", "a name for the writing program")
+    if version is None or not re.fullmatch(r"\s*[0-9]{1,18}\s*", version):
+        raise bad_option("txnVersion", f"got {version!r}", "a whole number, larger for each write")
+    return Transaction(app, int(version))
 
 
 def _sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Sink:
@@ -224,11 +311,13 @@ def _sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Si
         except InvalidArgumentError as error:
             raise bad_option("topic", str(error), "the name of a topic") from None
     columns = _columns(schema, topic)
+    target = EVERY_TOPIC
     if topic is not None:
-        Topics(where.paths)(topic)
+        found = Topics(where.paths)(topic).id
+        target = hashlib.sha256(topic.encode()).hexdigest()[:22] if found is None else id_to_text(found)
     timeout_ms = given.parsed("commitTimeout", parse_duration_ms, "a duration such as 2m")
     timeout_s = DEFAULT_TIMEOUT_S if timeout_ms is None else max(timeout_ms, 1) / 1000
-    return Sink(where.paths, topic, columns, driver_of(), timeout_s)
+    return Sink(where.paths, topic, columns, driver_of(), timeout_s, target)
 
 
 def _columns(schema: StructType, topic: str | None) -> tuple[str, ...]:

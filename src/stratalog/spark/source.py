@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 from stratalog.errors import ConfigError
 from stratalog.spark.filters import Bounds
 from stratalog.spark.options import SUBSCRIPTIONS, SourceOptions, parse_options
-from stratalog.spark.schema import SPARK_SCHEMA_WITH_HEADERS, check_schema, schema_of
-from stratalog.spark.workers import spare_the_collector, warn_once
+from stratalog.spark.schema import SPARK_SCHEMA_WITH_HEADERS, TOTALS_SCHEMA, check_schema, schema_of
+from stratalog.spark.workers import shared_facts, spare_the_collector, warn_once
 
 # Spark starts processes of its own to look up sources, to make one, to plan, to read and to write, for every
 # query: each imports below only what it needs.
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from stratalog.spark.offsets import Pair
     from stratalog.spark.sink import StratalogStreamWriter, StratalogWriter
     from stratalog.spark.stream import StratalogStreamReader
+
+
+QUERY = "stratalog.query"
+"""In the metadata of a schema's first field: an id that all scans of a query have (see `OwnPlans.java`)."""
 
 
 @dataclass(frozen=True)
@@ -98,18 +102,19 @@ class StratalogReader(DataSourceReader):
         self.options = options
         self.prunes = prunes
         self.names = check_schema(schema, _columns(options.view))
+        self.query = str((schema.fields[0].metadata or {}).get(QUERY, ""))
         self.bounds = Bounds()
         self.pushFilters = _Push(self)  # type: ignore[method-assign]
 
     def take(self, filters: Iterable[Filter]) -> Iterator[Filter]:
         if not self.prunes:
             return iter(filters)
-        if self.options.view == "records":
+        if self.options.view in ("records", "totals"):
             return self.bounds.push(filters)
         return self.bounds.push(filters, ("topic", "partition"))
 
     def partitions(self) -> list[InputPartition]:
-        from stratalog.spark.logs import opened
+        from stratalog.spark.logs import LookedAt, opened
         from stratalog.spark.planning import plan
 
         spare_the_collector()
@@ -125,7 +130,9 @@ class StratalogReader(DataSourceReader):
                     pair for pair in logs.choose(self.options.subscription) if self.bounds.admits(*pair)
                 )
                 return [SegmentsOf(pairs)]
-            return [*plan(logs, self.options, self.bounds, time.time_ns() // 1_000_000)]
+            with shared_facts(self.query, repr(self.options.where)) as known:
+                now_ms = known.setdefault("now_ms", time.time_ns() // 1_000_000)
+                return [*plan(logs, LookedAt(logs, known), self.options, self.bounds, now_ms)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from stratalog.spark.logs import opened
@@ -144,15 +151,18 @@ class StratalogReader(DataSourceReader):
                 yield from batch_rows(logs, partition, self.names)
             elif isinstance(partition, LogRange):
                 from stratalog.spark.planning import Losses
-                from stratalog.spark.reading import read_rows
+                from stratalog.spark.reading import read_rows, read_totals
 
                 losses = Losses(options.fail_on_data_loss)
-                yield from read_rows(logs, partition, self.names, options.isolation, losses)
+                read = read_totals if options.view == "totals" else read_rows
+                yield from read(logs, partition, self.names, options.isolation, losses)
 
 
 def _columns(view: str) -> StructType:
     if view == "records":
         return SPARK_SCHEMA_WITH_HEADERS
+    if view == "totals":
+        return TOTALS_SCHEMA
     from stratalog.spark.views import view_schema
 
     return view_schema(view)

@@ -6,6 +6,9 @@ keeps them as they are. Spark asks for the start of a query again until its firs
 once and carried: the end of the first batch has it under ``@start``, a name no topic can have, and so has
 every batch in which a partition appears. If nothing is new yet, an empty first batch writes the start down.
 
+The ids of the topics are kept under ``@ids``: offsets of a deleted topic mean nothing in one that is created
+again under its name. Checkpoints of earlier versions have none; their next batch adds them.
+
 Crash policy: everything needed to read a batch again is in its start and its end.
 """
 
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +42,7 @@ from stratalog.spark.offsets import (
     resolve,
 )
 from stratalog.spark.options import Limits, SourceOptions, Subscription
-from stratalog.spark.planning import GONE, LogRange, Losses, Span, spans_of, tasks_of
+from stratalog.spark.planning import GONE, MADE_ANEW, LogRange, Losses, Span, spans_of, tasks_of
 from stratalog.spark.reading import read_rows
 from stratalog.spark.schema import SPARK_SCHEMA_WITH_HEADERS, check_schema
 
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
 START = "@start"
 LAG = "@lag"
+IDS = "@ids"
 LATEST = Position("startingOffsets", "latest")
 
 
@@ -72,14 +76,16 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         with opened(self.options.where) as logs:
+            pairs = logs.choose(self.options.subscription)
             starts = resolve(
                 self.options.starting or LATEST,
                 logs,
-                logs.choose(self.options.subscription),
+                pairs,
                 isolation=self.options.isolation,
                 now_ms=_now_ms(),
             )
-        self._initial = format_offsets(starts)
+            ids = topic_ids(logs, pairs)
+        self._initial = _with_ids(format_offsets(starts), ids)
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -97,19 +103,25 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         starts = parse_offsets(start)
+        known: dict[str, str] = start.get(IDS, {})
         carried: Offsets = {}
         with opened(self.options.where) as logs:
             self._latest = latest = self._ends(logs)
             ends = latest if self._target is None else self._up_to(self._target, latest)
-            for pair in sorted(starts.keys() - latest.keys()):
-                self._losses.lost_partition(pair, starts[pair])
+            ids = topic_ids(logs, latest)
+            anew = {topic for topic, each in ids.items() if known.get(topic, each) != each}
+            for pair in sorted(starts):
+                if pair[0] in anew:
+                    self._losses.lost_partition(pair, starts.pop(pair), MADE_ANEW)
+                elif pair not in latest:
+                    self._losses.lost_partition(pair, starts[pair])
             for pair in ends:
                 if pair not in starts:
                     carried[pair] = logs.start_offset(*pair)  # a new partition is read from its beginning
                 elif latest[pair] < starts[pair]:
                     first = logs.start_offset(*pair)
                     self._losses.lost(pair, latest[pair], starts[pair], first, latest[pair])
-                    carried[pair] = first  # the topic was made anew
+                    carried[pair] = first  # made anew, and no id was kept
             starts |= carried
             if not isinstance(limit, ReadAllAvailable):
                 ends = self._limited(logs, starts, ends)
@@ -120,7 +132,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             if not first_batch or self._start_stays():
                 return start
         self._last_batch_ms = _now_ms()
-        end: dict[str, Any] = {**format_offsets(self._read)}
+        end = _with_ids(format_offsets(self._read), known | ids)
         if first_batch:
             end[START] = format_offsets(starts)
         elif carried:
@@ -181,6 +193,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         starts = parse_offsets(start) | parse_offsets(end.get(START, {}))
+        ids: dict[str, str] = end.get(IDS, {})
         extents = []
         with opened(self.options.where) as logs:
             for pair, stop in parse_offsets(end).items():
@@ -189,11 +202,15 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                     continue
                 try:
                     first, visible = logs.start_offset(*pair), logs.end_offset(*pair, self.options.isolation)
+                    topic_id = logs.topic_id(pair[0])
                 except GONE:
                     self._losses.lost_partition(pair, begin)
                     continue
+                if ids.get(pair[0], topic_id) != topic_id:
+                    self._losses.lost_partition(pair, begin, MADE_ANEW)
+                    continue
                 begin, stop = self._losses.within(pair, begin, stop, first, visible)
-                extents.append(LogRange(*pair, begin, stop))
+                extents.append(LogRange(*pair, begin, stop, topic_id=topic_id))
             return tasks_of(logs, self.options, extents)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -206,6 +223,20 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def stop(self) -> None:
         forget()
+
+
+def topic_ids(logs: Logs, pairs: Iterable[Pair]) -> dict[str, str]:
+    """Return the ids of the topics that have one and still exist, sorted."""
+    found = {}
+    for topic in sorted({topic for topic, _ in pairs}):
+        with suppress(*GONE):
+            found[topic] = logs.topic_id(topic)
+    return {topic: each for topic, each in found.items() if each}
+
+
+def _with_ids(offsets: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
+    kept = {topic: ids[topic] for topic in sorted(ids) if topic in offsets}
+    return {**offsets, IDS: kept} if kept else {**offsets}
 
 
 def _now_ms() -> int:

@@ -135,7 +135,7 @@ def _headers(segment: Segment, start: int, end: int) -> Iterator[array[int]]:
             data = file.pread(HEADER_SIZE if large else min(_CHUNK, left), position)
             scan = batches.scan(data, check_crc=False, reach=left)
             if not scan.n:
-                if scan.stop is Stop.ZERO:
+                if scan.stop is Stop.ZERO and segment.is_reserved(file, position):
                     break
                 raise CorruptionError(scan.reason or "a batch is cut", path=segment.path(), position=position)
             rows = scan.table

@@ -10,6 +10,7 @@ import typer
 
 from stratalog.cli.check import damage_table
 from stratalog.cli.console import Table, counted, note, show
+from stratalog.cli.guard import ExitCode, WrongUsage
 from stratalog.cli.lifecycle import compactions_table
 from stratalog.cli.pipelines.run import Run, pipeline_command, show_counts
 from stratalog.cli.session import (
@@ -59,6 +60,7 @@ PARTITION = parameter("partition", PartitionOption, None)
 UNTIL = _text("--until TIME", "Records before this time.")
 UNCOMMITTED = _flag("--read-uncommitted", "Also records of open and aborted transactions.")
 DATA_LOSS = _flag("--allow-data-loss", "Go on where offsets left the log before they were read.")
+SPARK = _flag("--spark", "Run on Spark even where this process would do.")
 MAKE_TOPIC = _number("--partitions", "Make the topic with so many partitions if it is missing.")
 
 
@@ -73,23 +75,23 @@ MAKE_TOPIC = _number("--partitions", "Make the topic with so many partitions if 
     _text("--format -f KIND", "json (an object a line), csv or parquet; by the files' names by default."),
     _text(
         "--schema COLUMNS",
-        "The columns: 'id bigint, at timestamp'; inferred for JSON, all text for CSV unless given.",
+        "The columns: 'id bigint, at timestamp'; by default inferred for JSON, all text for CSV.",
     ),
     _many(
         "--option -o NAME=VALUE",
-        "An option of Spark's reader: sep=';', multiLine=true; as often as needed.",
+        "An option of Spark's reader: sep=';', multiLine=true; repeatable.",
         name="options",
     ),
     _text("--key -k SQL", "The key, from the columns."),
-    _text("--value SQL", "The value; the line as it is, or the row as JSON, unless given."),
+    _text("--value SQL", "The value; by default the line itself, or the row as JSON."),
     _text(
         "--timestamp -T SQL",
-        "The timestamp: a time, ISO text or epoch milliseconds; the current time unless given.",
+        "The timestamp: a time, ISO text or epoch milliseconds; by default the current time.",
     ),
-    _many("--header -H NAME=SQL", "A header; as often as needed. _file is the file's name.", name="headers"),
+    _many("--header -H NAME=SQL", "A header; repeatable. _file is the file's name.", name="headers"),
     _text(
         "--partition -p SQL",
-        "The partition; by the key as the Java client does unless given, or where it is null.",
+        "The partition; by default, and where it is null, chosen by key as the Java client does.",
     ),
     _many(
         "--allow-null KEY|VALUE",
@@ -98,7 +100,7 @@ MAKE_TOPIC = _number("--partitions", "Make the topic with so many partitions if 
     MAKE_TOPIC,
     _text(
         "--dead-letters TOPIC",
-        "Where unreadable rows go; TOPIC.dead-letters unless given.",
+        "The topic for unreadable rows; TOPIC.dead-letters by default.",
         name="dead_letter_topic",
     ),
     _number("--max-dead-letters", "With more of them in a batch of files, fail and ingest nothing of it.", 0),
@@ -156,18 +158,26 @@ def ingest(
         "cannot be decoded go to TOPIC.dead-letters.",
     ),
     _flag("--keep-value", "With --schema: keep the value itself beside its columns."),
+    _text(
+        "--on-misfit HOW",
+        "A value that does not fit its column: dead-letter; null, the column is null; text, a STRING column "
+        "takes the JSON text.",
+        default="dead-letter",
+    ),
+    _number("--max-dead-letters", "With more of them, fail and export nothing.", 0),
     _many(
         "--dead-letters DIR",
-        "The store whose topics take the dead letters; --data unless given.",
+        "The store for dead letters; --data by default.",
         name="dead_letters_path",
     ),
     _text("--table KIND", "delta, iceberg, or parquet: plain files.", default="delta"),
     _text("--table-name NAMESPACE.TABLE", "The Iceberg table.", default="stratalog.records"),
     _many(
         "--catalog NAME=VALUE",
-        "A property of the Iceberg catalog: type=rest, uri=http://…; as often as needed. Without any, the "
+        "A property of the Iceberg catalog: type=rest, uri=http://…; repeatable. Without any, the "
         "catalog is an SQLite file in OUTPUT.",
     ),
+    _flag("--table-per-topic", "A table for each topic, in OUTPUT/TOPIC; the Iceberg table NAMESPACE.TOPIC."),
     _flag("--include-active", "Also the active segments, up to the last record readers see."),
     UNCOMMITTED,
     DATA_LOSS,
@@ -247,16 +257,15 @@ def _offsets(given: list[str] | None) -> dict[int, int] | int | None:
             return int(given[0])
         return {int(number): int(offset) for number, _, offset in (each.partition(":") for each in given)}
     except ValueError:
-        raise typer.BadParameter(
-            f"{' '.join(given)}: takes OFFSET, or PARTITION:OFFSET for each partition",
-            param_hint="--as-of-offset",
+        raise WrongUsage(
+            f"--as-of-offset {' '.join(given)}: expected OFFSET, or PARTITION:OFFSET for each partition"
         ) from None
 
 
 @pipeline_command(TOPICS, PARTITION)
 def verify(run: Run, **options: Any) -> None:
-    """Check every byte on Spark's executors, the archive's too, and name each damaged range (exit code 1)."""
-    run("verify", show=_show_verify, **options)
+    """Check every byte on Spark's executors, the archive's too, and name each damaged range (exit code 5)."""
+    run("verify", show=_show_verify, exit_code=ExitCode.CORRUPTION, **options)
 
 
 def _show_verify(result: PipelineResult) -> None:
@@ -282,7 +291,7 @@ def _damage(facts: dict[str, object]) -> Damage:
     _text("--parquet DIR", "From Parquet, as export writes it, instead of from the log."),
     _many(
         "--to DIR",
-        "The store they go to; again for each further log directory. --data unless given.",
+        "The target store; repeat for several log directories. --data by default.",
         name="to_path",
     ),
     _text("--starting-offsets OFFSETS", 'earliest, or JSON: {"orders": {"0": 23, "1": -2}}.'),
@@ -299,12 +308,12 @@ def _damage(facts: dict[str, object]) -> Damage:
     MAKE_TOPIC,
     _text(
         "--dead-letters TOPIC",
-        "Where records go that INTO does not accept; INTO.dead-letters unless given.",
+        "The topic for records that INTO does not accept; INTO.dead-letters by default.",
         name="dead_letter_topic",
     ),
     _text(
         "--name NAME",
-        "Identifies the replay, to resume it and not to do it twice; made of the other options unless given.",
+        "Identifies the replay, so that it can be resumed; derived from the other options by default.",
     ),
     _flag("--again", "Replay once more what was replayed under this name."),
     _number("--batch-records", "About so many records in a commit.", default=5_000_000),
@@ -320,8 +329,9 @@ def replay(run: Run, **options: Any) -> None:
     option("--key-sample SHARE", float, 1.0, "Count this share of the keys, and scale up."),
     _number("--top", "How many frequent keys to name.", default=10),
     _flag("--partitions", "A row for each partition."),
+    SPARK,
 )
-def stats(run: Run, *, keys: bool, partitions: bool, **rest: Any) -> None:
+def stats(run: Run, *, keys: bool, partitions: bool, spark: bool, **rest: Any) -> None:
     """Show sizes, rates, keys, duplicates (what compaction would save) and skew of topics."""
 
     def show_stats(result: PipelineResult) -> None:
@@ -332,7 +342,7 @@ def stats(run: Run, *, keys: bool, partitions: bool, **rest: Any) -> None:
             print()
             show(hot_keys_table(hot))
 
-    run("stats", show=show_stats, keys=keys, **rest)
+    run("stats", show=show_stats, needs_spark=spark, keys=keys, **rest)
 
 
 def topics_table(topics: Sequence[Mapping[str, Any]], keys: bool) -> Table:
@@ -395,10 +405,14 @@ def _cells(row: Mapping[str, Any], keys: bool) -> list[object]:
     _text("--max-bytes SIZE", "At most so many."),
     _text("--max-null-keys SHARE", "Share of records without a key: 0.01 or 1%."),
     _text("--max-null-values SHARE", "Share of records without a value."),
-    _many("--max-null-field NAME=SHARE", "Share of JSON values without this field; as often as needed."),
-    _text("--late-after TIME", "Late is this far behind the largest timestamp before it; 0 unless given."),
+    _many("--max-null-field NAME=SHARE", "Share of JSON values without this field; repeatable."),
+    _text(
+        "--late-after TIME",
+        "A record is late if it is this far behind the largest timestamp before it; 0 by default.",
+    ),
     _text("--max-late SHARE", "Share of late records."),
     _text("--max-lateness TIME", "How late any record may be."),
+    SPARK,
 )
 def check(
     run: Run,
@@ -408,6 +422,7 @@ def check(
     since: str | None,
     until: str | None,
     max_null_field: list[str] | None,
+    spark: bool,
     **limits: Any,
 ) -> None:
     """Compare topics with limits of freshness, volume, nulls and late data; a broken one exits with 1."""
@@ -416,6 +431,7 @@ def check(
     run(
         "check",
         show=_show_check,
+        needs_spark=spark,
         topics=topics,
         limits=given,
         limits_file=limits_file,

@@ -6,8 +6,9 @@
         run("stats", **options)
 
 ``run`` calls the pipeline of that name with the session, the place of the log, a progress bar and the given
-arguments, prints its result and exits with its code. Spark is loaded only then. A failure inside Spark
-is raised as the error of this package that caused it, so that it is one line and has its exit code.
+arguments, prints its result and exits with its code. Spark starts when the pipeline first uses it, after
+its arguments are checked. A failure inside Spark is raised as the error of this package that caused it, so
+that it is one line and has its exit code.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ import typer
 
 from stratalog.cli import guard
 from stratalog.cli.console import Table, bars, note, show
+from stratalog.cli.guard import WrongUsage
 from stratalog.cli.session import ENVIRONMENT, Session, command, option, parse_pairs
 from stratalog.config.units import format_bytes, format_duration_ms
+from stratalog.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,14 +39,15 @@ if TYPE_CHECKING:
     from stratalog.spark.pipelines import PipelineResult
 
 ARCHIVE_URL = "log.archive.url"
-_ARCHIVE = "The archive, beside --data or instead of it; the one kept with the store unless given."
-_MASTER = "Where Spark runs: local[4], spark://host:7077, yarn, k8s://…; local[*] unless given."
-_CONF = "A setting of Spark: spark.executor.memory=4g; as often as needed."
+_ARCHIVE = "The archive, with --data or instead of it; by default the one in the store's settings."
+_MASTER = "Where Spark runs: local[4], spark://host:7077, yarn, k8s://…; local[*] by default."
+_CONF = "A setting of Spark: spark.executor.memory=4g; repeatable."
 _COMMON = (
     option("--archive URL", str | None, None, _ARCHIVE),
     option("--master URL", str | None, None, _MASTER),
     option("--conf NAME=VALUE", list[str] | None, None, _CONF),
 )
+_INSTALL = "`pip install 'stratalog[spark]'` installs it"
 _OURS = ("data loss: ", "stratalog: ", "stratalog reads ")
 _MOST_LINES = 100
 
@@ -69,10 +73,9 @@ class Run:
     def _settings(self) -> dict[str, str]:
         settings = parse_pairs(self.session.settings, "--store-config")
         if others := sorted(set(settings) - {ARCHIVE_URL}):
-            raise typer.BadParameter(
-                f"a pipeline uses the settings kept with the store; only {ARCHIVE_URL} may be given here,"
-                f" not {', '.join(others)}",
-                param_hint="--store-config",
+            raise WrongUsage(
+                f"a pipeline uses the settings kept with the store: --store-config takes only {ARCHIVE_URL},"
+                f" not {', '.join(others)}"
             )
         return settings
 
@@ -83,24 +86,38 @@ class Run:
         *,
         create: bool = False,
         show: Callable[[PipelineResult], None] | None = None,
+        exit_code: guard.ExitCode = guard.ExitCode.FAILURE,
+        needs_spark: bool = True,
         **arguments: object,
     ) -> None:
-        """Run a pipeline by name with these arguments; ``show`` prints its result for people."""
-        place = self.place(create=create)
-        with self.spark() as spark:
-            from stratalog.spark.pipelines import pipeline
+        """Run a pipeline by name with these arguments; ``show`` prints its result for people.
 
+        It ends with ``exit_code`` if the result is not good. A pipeline that does not need Spark gets it only
+        for work that is worth it, unless a master or a setting of Spark is given.
+        """
+        place = self.place(create=create)
+        with contextlib.ExitStack() as stack:
+            with guard.hinting(ConfigError, _INSTALL):
+                from stratalog.spark.pipelines import pipeline
+
+            start = functools.cache(lambda: stack.enter_context(self.spark()))
+            spark: Any = Later(start)
+            if not (needs_spark or self.master or self.conf):
+                from stratalog.spark.pipelines.executors import OnDemand
+
+                spark = OnDemand(start)
             with bars("tasks") as progress:
                 result = pipeline(name)(spark, **place, **arguments, progress=progress)
         self.tell(result, show)
         if not result.ok:
-            raise typer.Exit(guard.ExitCode.FAILURE)
+            raise typer.Exit(exit_code)
 
     @contextlib.contextmanager
     def spark(self) -> Iterator[SparkSession]:
         """Yield the session of this run. An existing one is used and left running, a new one is stopped."""
         conf = parse_pairs(self.conf, "--conf")
-        import stratalog.spark
+        with guard.hinting(ConfigError, _INSTALL):
+            import stratalog.spark
 
         with raising_ours():
             from pyspark.sql import SparkSession
@@ -141,6 +158,16 @@ class Run:
         for line in result.notes:
             note(line)
         note(f"{result.pipeline}: done in {format_duration_ms(round(result.seconds * 1000))}")
+
+
+class Later:
+    """A Spark session that starts when it is first used: a pipeline checks its arguments before."""
+
+    def __init__(self, start: Callable[[], SparkSession]) -> None:
+        self._start = start
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._start(), name)
 
 
 def pipeline_command(

@@ -42,6 +42,7 @@ from stratalog.spark.offsets import Pair
 from stratalog.spark.options import Where
 from stratalog.spark.pipelines import PipelineResult, Progress
 from stratalog.spark.pipelines.executors import (
+    Engine,
     Moment,
     Path,
     moment_ms,
@@ -50,6 +51,7 @@ from stratalog.spark.pipelines.executors import (
     pinned,
     ranges_of,
     read,
+    settled,
     watched,
     where_of,
 )
@@ -294,7 +296,7 @@ class Seen(NamedTuple):
     """The offset behind its last batch, which may lie in the next range."""
 
 
-def measure_headers(spark: SparkSession, where: Where, ranges: Sequence[LogRange]) -> list[Seen]:
+def measure_headers(spark: SparkSession | None, where: Where, ranges: Sequence[LogRange]) -> list[Seen]:
     """Measure the records and the largest timestamp of each range. A batch belongs to the range it begins
     in."""
     made = [Seen(number, Measures(), part.start) for number, part in enumerate(ranges)]
@@ -307,7 +309,7 @@ def measure_headers(spark: SparkSession, where: Where, ranges: Sequence[LogRange
 
 
 def measure_records(
-    spark: SparkSession,
+    spark: SparkSession | None,
     where: Where,
     ranges: Sequence[LogRange],
     limits: Mapping[str, Limits],
@@ -437,7 +439,7 @@ def null_fields(values: pa.Array, names: Sequence[str]) -> dict[str, int]:
 
 
 def check(
-    spark: SparkSession,
+    spark: Engine,
     *,
     path: Path = None,
     archive: str | None = None,
@@ -456,7 +458,7 @@ def check(
     ``limits`` hold for all topics, ``topic_limits`` for one each besides; ``limits_file`` is a TOML file with
     both, and the arguments win over it. Without ``topics``, those that have limits of their own are checked,
     and all of them when there are limits for all. ``since`` and ``until`` (ISO, ``-1h``) narrow everything
-    but freshness to what was appended in that time.
+    but freshness to what was appended in that time. Without Spark (None) everything is read in this process.
     """
     began_s = time.monotonic()
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
@@ -468,11 +470,17 @@ def check(
         held = _held(file, limits or {}, topic_limits or {}, limits_file or "limits", names_of(topics), logs)
         extents = pinned(logs, list(held), since_ms=since_ms, until_ms=until_ms, isolation=isolation)
         windowed = since_ms is not None or until_ms is not None
-        with watched(spark, progress, "checking"):
-            found = _measure(spark, where, logs, extents, held, windowed, isolation)
+        deep = ranges_of(spark, logs, [each for each in extents if _reads(held[each.topic], windowed)])
+        flat = [each for each in extents if _only_counts(held[each.topic], windowed)]
+        runner = settled(spark, deep)
+        with watched(runner, progress, "checking"):
+            found = measure_records(runner, where, deep, held, isolation)
+            ranges = ranges_of(runner, logs, flat)
+            for part, seen in zip(ranges, measure_headers(runner, where, ranges), strict=True):
+                found[part.topic].add(seen.measures)
         for topic, limit in held.items():
             if limit.max_age is not None or limit.max_ahead is not None:
-                found[topic].newest = _newest(spark, where, logs, topic)
+                found[topic].newest = _newest(runner, where, logs, topic)
     findings = [each for topic, limit in held.items() for each in judge(topic, limit, found[topic], now_ms)]
     broken = [each for each in findings if not each.ok]
     return PipelineResult(
@@ -532,30 +540,16 @@ def _held(
     return held
 
 
-def _measure(
-    spark: SparkSession,
-    where: Where,
-    logs: Logs,
-    extents: Sequence[LogRange],
-    held: Mapping[str, Limits],
-    windowed: bool,
-    isolation: Isolation,
-) -> dict[str, Measures]:
-    deep, flat = [], []
-    for each in extents:
-        limits = held[each.topic]
-        if limits.reads_records or (windowed and limits.counts_records):
-            deep.append(each)
-        elif limits.counts_records:
-            flat.append(each)
-    made = measure_records(spark, where, ranges_of(spark, logs, deep), held, isolation)
-    ranges = ranges_of(spark, logs, flat)
-    for part, seen in zip(ranges, measure_headers(spark, where, ranges), strict=True):
-        made[part.topic].add(seen.measures)
-    return made
+def _reads(limits: Limits, windowed: bool) -> bool:
+    """True if the records of a topic are read, not only its headers."""
+    return limits.reads_records or (windowed and limits.counts_records)
 
 
-def _newest(spark: SparkSession, where: Where, logs: Logs, topic: str) -> int | None:
+def _only_counts(limits: Limits, windowed: bool) -> bool:
+    return limits.counts_records and not _reads(limits, windowed)
+
+
+def _newest(spark: SparkSession | None, where: Where, logs: Logs, topic: str) -> int | None:
     """Return the largest timestamp of a topic, by its segments' sidecars; by batch headers where they do not
     tell."""
     known: list[int] = []

@@ -20,9 +20,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark import inheritable_thread_target
+from pyspark.sql import SparkSession
 
 from stratalog import kernel
 from stratalog.errors import ArchiveError, ConfigError, StratalogError
@@ -52,9 +53,6 @@ from stratalog.store.lifecycle.remote_compaction import LOAN_S
 from stratalog.store.settings import remembered
 from stratalog.store.tier.tiers import keys_in
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 COUNTS = (
     "segments_before",
     "segments_after",
@@ -80,7 +78,7 @@ def compact(
     timeout_s: float = 120.0,
     progress: Progress | None = None,
 ) -> PipelineResult:
-    """Compact the partitions that are due, or with ``force`` whatever can be compacted.
+    """Compact the partitions that are due, or with ``force`` all that can be compacted.
 
     ``preview`` only says which. ``archive`` is needed only where the store does not know its own. Not ``ok``
     when a partition could not be compacted, or a damaged segment was left as it is; the rest is done then.
@@ -105,6 +103,12 @@ def compact(
         if not preview:
             run.compact([step for step in steps if step.due])
     return run.result(steps, preview, time.monotonic() - began)
+
+
+def _itself(spark: Any) -> SparkSession:
+    """Return the session itself: the command line passes a stand-in that starts one when it is used."""
+    found: SparkSession = spark if isinstance(spark, SparkSession) else spark.getActiveSession()
+    return found
 
 
 def _where(paths: tuple[str, ...], archive: str | None) -> Where:
@@ -141,7 +145,7 @@ class _Run:
                     self.progress("compact", self._done, len(due))
 
         with watched(self.spark, None, "stratalog compact"), self._kept_alive():
-            inheriting = inheritable_thread_target(self.spark)(one)
+            inheriting = inheritable_thread_target(_itself(self.spark))(one)
             with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-compact") as pool:
                 running = [pool.submit(inheriting, step) for step in due]
                 try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import pickle
 import re
 import threading
@@ -17,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -37,8 +38,10 @@ from stratalog.spark.reading import read_range
 from stratalog.store.paths import path_of
 
 if TYPE_CHECKING:
-    from pyspark import RDD, SparkContext, StatusTracker
+    from pyspark import SparkContext, StatusTracker
     from pyspark.sql import SparkSession
+
+T_co = TypeVar("T_co", covariant=True)
 
 CONNECT_SLOTS = 8
 """How many tasks are taken to run side by side under Spark Connect, which does not tell."""
@@ -102,9 +105,64 @@ def is_connect(spark: SparkSession) -> bool:
     return getattr(spark, "_jsparkSession", None) is None
 
 
-def slots(spark: SparkSession) -> int:
+def slots(spark: Engine) -> int:
     """Return how many tasks run side by side, as far as Spark tells."""
+    if spark is None:
+        return 1
+    if isinstance(spark, OnDemand):
+        return os.cpu_count() or 1
     return CONNECT_SLOTS if is_connect(spark) else max(spark.sparkContext.defaultParallelism, 1)
+
+
+# -- with Spark or without ---------------------------------------------------------------------------
+
+
+SMALL_BYTES = 256 << 20
+"""Up to so much of the log is read here sooner than Spark starts."""
+
+
+@dataclass(frozen=True)
+class OnDemand:
+    """A Spark session that is started only for work that is worth it."""
+
+    start: Callable[[], SparkSession]
+
+
+Engine: TypeAlias = "SparkSession | OnDemand | None"
+"""What runs a pipeline that only reads: Spark, Spark if it is worth it, or this process (None)."""
+
+
+def settled(spark: Engine, reading: Sequence[LogRange]) -> SparkSession | None:
+    """Return what runs a pipeline that reads the records of these ranges, beside headers."""
+    if not isinstance(spark, OnDemand):
+        return spark
+    return spark.start() if sum(each.size_bytes for each in reading) > SMALL_BYTES else None
+
+
+class Results(Protocol[T_co]):
+    """As much of an RDD as the pipelines use that may run without Spark."""
+
+    def collect(self) -> Sequence[T_co]: ...
+
+    def partitionBy(self, count: int, function: Callable[[Any], int]) -> Results[Any]: ...  # noqa: N802
+
+    def mapPartitions(self, function: Callable[[Any], Iterable[Any]]) -> Results[Any]: ...  # noqa: N802
+
+
+@dataclass(frozen=True)
+class _Here(Generic[T_co]):
+    """Results of work in this process, in one partition."""
+
+    rows: Iterable[T_co]
+
+    def collect(self) -> list[T_co]:
+        return list(self.rows)
+
+    def partitionBy(self, count: int, function: Callable[[Any], int]) -> _Here[T_co]:  # noqa: N802
+        return self
+
+    def mapPartitions(self, function: Callable[[Any], Iterable[Any]]) -> _Here[Any]:  # noqa: N802
+        return _Here(function(self.rows))
 
 
 # -- progress ----------------------------------------------------------------------------------------
@@ -119,12 +177,12 @@ _PROPERTIES = (_GROUP, "spark.job.description", "spark.job.interruptOnCancel")
 
 
 @contextmanager
-def watched(spark: SparkSession, progress: Progress | None, what: str) -> Iterator[None]:
+def watched(spark: SparkSession | None, progress: Progress | None, what: str) -> Iterator[None]:
     """Call ``progress(what, done, total)`` in tasks while the block's jobs run; the total grows with them.
 
     The jobs also carry ``what`` as their description in Spark's own pages. Blocks may be nested.
     """
-    if is_connect(spark):
+    if spark is None or is_connect(spark):
         yield
         return
     context = spark.sparkContext
@@ -309,9 +367,6 @@ class _Pieces:
 # -- ranges of the log -------------------------------------------------------------------------------
 
 
-T_co = TypeVar("T_co", covariant=True)
-
-
 class RangeTask(Protocol[T_co]):
     """The work of an executor on the range of that number. It is pickled, so it holds only plain values."""
 
@@ -344,15 +399,17 @@ def pinned(
     return extents
 
 
-def ranges_of(spark: SparkSession, logs: Logs, extents: Sequence[LogRange]) -> list[LogRange]:
+def ranges_of(spark: Engine, logs: Logs, extents: Sequence[LogRange]) -> list[LogRange]:
     """Cut extents into ranges, enough of them to keep every core busy."""
     return cut(logs, extents, min_partitions=slots(spark))
 
 
 def over_ranges(
-    spark: SparkSession, where: Where, ranges: Sequence[LogRange], task: RangeTask[T_co]
-) -> RDD[T_co]:
+    spark: SparkSession | None, where: Where, ranges: Sequence[LogRange], task: RangeTask[T_co]
+) -> Results[T_co]:
     """Run ``task`` on each range and return its results in order. Small ranges share a Spark task."""
+    if spark is None:
+        return _Here(_OnRanges(where, task)(enumerate(ranges)))
     if is_connect(spark):
         raise ConfigError(
             "this pipeline does not run through Spark Connect: pass --master the cluster itself"

@@ -14,12 +14,15 @@ of its own, so failed and speculative attempts disturb nothing.
 from __future__ import annotations
 
 import os
+import re
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace as replaced
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,15 +48,13 @@ from stratalog.spark.pipelines.executors import (
     where_of,
 )
 from stratalog.spark.pipelines.lake.files import (
-    Payload,
     Target,
     WrittenFile,
     by_day,
     date_files,
-    decode,
     disk_errors,
-    payload_of,
 )
+from stratalog.spark.pipelines.lake.json_columns import ON_MISFIT, Payload, ddl_of, decode, payload_of
 from stratalog.spark.pipelines.lake.tables import (
     LETTERS_PLACE,
     Change,
@@ -88,10 +89,13 @@ def export(
     replace: bool = False,
     schema: str | Mapping[str, str] | None = None,
     keep_value: bool = False,
+    on_misfit: str = ON_MISFIT[0],
+    max_dead_letters: int | None = None,
     dead_letters_path: Path = None,
     table: str = "delta",
     table_name: str = "stratalog.records",
     catalog: Mapping[str, str] | None = None,
+    table_per_topic: bool = False,
     isolation: str = "read_committed",
     include_active: bool = False,
     fail_on_data_loss: bool = True,
@@ -106,12 +110,17 @@ def export(
     end, so what they left out stays out. With ``replace`` the dates from ``since`` to ``until`` are written
     again as the log has them now, as far as the output holds its offsets; dates that were left out come in
     that way. ``schema`` is a DDL string, or one by topic: JSON values become columns, and records that cannot
-    be decoded go to ``<topic>.dead-letters`` in ``path`` or ``dead_letters_path``. ``include_active`` goes up
+    be decoded go to ``<topic>.dead-letters`` in ``path`` or ``dead_letters_path``. ``on_misfit`` tells what
+    becomes of a record with a value that does not fit its column: "dead-letter", "null" (the column is null)
+    or "text" (a STRING column takes the value's JSON text; for other columns a dead letter). With more than
+    ``max_dead_letters`` nothing is exported and InvalidRecordError is raised. ``include_active`` goes up
     to the end readers see. Records of aborted transactions are left out unless
     ``isolation="read_uncommitted"``. Offsets that left the log before they were exported are an error unless
     ``fail_on_data_loss=False``. ``merge`` compacts the Delta table and removes files that no version within
     its retention needs. ``table="iceberg"`` writes the table ``table_name``, in a catalog beside the data or
-    in the one that ``catalog`` (pyiceberg's properties) names; ``table="parquet"`` writes plain files.
+    in the one that ``catalog`` (pyiceberg's properties) names; ``table="parquet"`` writes plain files. With
+    ``table_per_topic`` each topic has a table of its own: the directory ``<output>/<topic>``, the Iceberg
+    table of that name beside ``table_name``; each is a commit of its own, and counts are sums.
     """
     began = time.monotonic()
     now_ms = time.time_ns() // 1_000_000
@@ -119,6 +128,12 @@ def export(
         raise ConfigError(f"table: expected one of {', '.join(TABLES)}, got {table!r}")
     if compression not in COMPRESSIONS:
         raise ConfigError(f"compression: expected one of {', '.join(COMPRESSIONS)}, got {compression!r}")
+    if on_misfit not in ON_MISFIT:
+        raise ConfigError(f"on_misfit: expected one of {', '.join(ON_MISFIT)}, got {on_misfit!r}")
+    if max_dead_letters is not None and max_dead_letters < 0:
+        raise ConfigError(f"max_dead_letters: expected 0 or more, got {max_dead_letters}")
+    if not schema and (max_dead_letters is not None or on_misfit != ON_MISFIT[0]):
+        raise ConfigError("on_misfit and max_dead_letters need a schema: without one nothing is decoded")
     given = {"": schema} if isinstance(schema, str) else dict(schema or {})
     wanted = Wanted(
         where_of(path, archive),
@@ -130,24 +145,61 @@ def export(
         fail_on_data_loss,
         replace,
         keep_value,
+        on_misfit,
+        max_dead_letters,
         compression,
     )
     _check_times(wanted)
     _check_outside(output, (*paths_of(path), *paths_of(dead_letters_path)))
     letters_to = paths_of(dead_letters_path) or paths_of(path)
-    if schema and is_connect(spark):
-        raise ConfigError("schema: payloads are not decoded through Spark Connect; pass --master the cluster")
     if schema and not letters_to:
         raise ConfigError(
             "dead_letters_path: no store given for the records that cannot be decoded, and the archive is"
             " read-only; pass one"
         )
     payloads = {topic: payload_of(ddl) for topic, ddl in given.items()}
+    if schema and is_connect(spark):
+        raise ConfigError("schema: payloads are not decoded through Spark Connect; pass --master the cluster")
     place = (directory_of(output) or output.rstrip("/")) if output else ""
-    run = _Run(spark, _table(table, place, table_name, catalog), wanted, payloads, letters_to, progress)
-    counts, notes = run.export()
-    counts["merged_files"] = run.table.merge(wanted.topics, compression) if merge else 0
-    return PipelineResult("export", counts, run.table.facts(), notes, seconds=time.monotonic() - began)
+    if not table_per_topic:
+        run = _Run(spark, _table(table, place, table_name, catalog), wanted, payloads, letters_to, progress)
+        result = run.result(merge=merge)
+    else:
+        results = {}
+        for topic, at in _tables_of(wanted, table, place, table_name).items():
+            own = replaced(wanted, topics=(topic,))
+            run = _Run(spark, _table(table, *at, catalog), own, payloads, letters_to, progress)
+            results[topic] = run.result(merge=merge)
+        result = _together(results)
+    return replaced(result, seconds=time.monotonic() - began)
+
+
+def _tables_of(wanted: Wanted, kind: str, place: str, table_name: str) -> dict[str, tuple[str, str]]:
+    """Return the place and the name of each topic's own table; Iceberg tables share a catalog."""
+    with opened(wanted.where) as logs:
+        topics = sorted({log.topic for log in logs_of(logs, wanted.topics)})
+    if kind != "iceberg":
+        return {topic: (f"{place}/{topic}", table_name) for topic in topics}
+    namespace = table_name.rpartition(".")[0]
+    names = {topic: f"{namespace}.{re.sub(r'[.-]', '_', topic)}" for topic in topics}
+    if len(set(names.values())) < len(names):
+        raise ConfigError("table_per_topic: two topics differ in '.', '_' and '-' only; name one of them")
+    return {topic: (place, name) for topic, name in names.items()}
+
+
+def _together(results: Mapping[str, PipelineResult]) -> PipelineResult:
+    counts: Counter[str] = Counter()
+    for each in results.values():
+        counts.update(each.counts)
+    misfits: dict[str, object] = {}
+    for each in results.values():
+        misfits |= cast(dict[str, object], each.details["misfits"])
+    tables = {
+        topic: {name: fact for name, fact in each.details.items() if name != "misfits"}
+        for topic, each in results.items()
+    }
+    notes = dict.fromkeys(note for each in results.values() for note in each.notes)
+    return PipelineResult("export", counts, {"tables": tables, "misfits": misfits}, tuple(notes))
 
 
 def _table(kind: str, output: str, name: str, catalog: Mapping[str, str] | None) -> LakeTable:
@@ -196,6 +248,8 @@ class Wanted:
     fail_on_data_loss: bool = True
     replace: bool = False
     keep_value: bool = False
+    on_misfit: str = ON_MISFIT[0]
+    max_dead_letters: int | None = None
     compression: str = "zstd"
 
     @property
@@ -204,6 +258,27 @@ class Wanted:
         if not self.replace or self.since_ms is None or self.until_ms is None:
             return None
         return Dates(self.topics, self.since_ms, self.until_ms)
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What a run added to the output."""
+
+    files: Sequence[WrittenFile] = ()
+    letters: Sequence[Letters] = ()
+    misfits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """How many values did not fit, by topic and column."""
+    replaced_files: int = 0
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "records": sum(file.records for file in self.files),
+            "files": len(self.files),
+            "bytes": sum(file.size_bytes for file in self.files),
+            "misfits": sum(count for each in self.misfits.values() for count in each.values()),
+            "dead_letters": sum(each.records for each in self.letters),
+            "replaced_files": self.replaced_files,
+        }
 
 
 @dataclass(frozen=True)
@@ -218,13 +293,21 @@ class _Run:
     letters_to: tuple[str, ...]
     progress: Progress | None
 
-    def export(self) -> tuple[dict[str, int], tuple[str, ...]]:
-        """Send what an earlier run left, then write what is new; return counts and notes."""
+    def result(self, *, merge: bool) -> PipelineResult:
+        """Export, and compact the table if wanted."""
+        done, notes = self.export()
+        counts = done.counts()
+        merged = self.table.merge(self.wanted.topics, self.wanted.compression) if merge else 0
+        counts["merged_files"] = merged
+        return PipelineResult("export", counts, self.table.facts() | {"misfits": done.misfits}, notes)
+
+    def export(self) -> tuple[_Done, tuple[str, ...]]:
+        """Send what an earlier run left, then write what is new; return what and notes."""
         resent = 0
         for left in reversed(range(TRIES)):
             resent += self._send_pending()
             try:
-                planned, counts = self._once()
+                planned, done = self._once()
                 break
             except ConflictError:
                 if not left:
@@ -236,18 +319,32 @@ class _Run:
             for old, new in payload.renamed.items()
         }
         note = f"sent {resent} files of dead letters that an earlier run could not"
-        return counts, (*((note,) if resent else ()), *planned.lost, *sorted(renamed))
+        notes = (*planned.lost, *sorted(renamed), *self._about(done.misfits))
+        return done, (*((note,) if resent else ()), *notes)
 
-    def _once(self) -> tuple[Plan, dict[str, int]]:
-        counts = dict.fromkeys(("records", "files", "bytes", "dead_letters", "replaced_files"), 0)
+    def _about(self, misfits: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+        """Yield what became of the values that did not fit."""
+        payloads = self._payloads_of(set(misfits))
+        for topic, columns in sorted(misfits.items()):
+            kinds = {each.name: each.type for each in payloads[topic].fields}
+            for name, count in sorted(columns.items()):
+                fate = "their records are dead letters"
+                if self.wanted.on_misfit == "null":
+                    fate = "the column is null"
+                elif self.wanted.on_misfit == "text" and kinds[name] == pa.string():
+                    fate = "the column has their JSON text"
+                yield f"{topic}: {count:,} values of {name} do not fit {ddl_of(kinds[name])}: {fate}"
+
+    def _once(self) -> tuple[Plan, _Done]:
         with opened(self.wanted.where) as logs:
             views = logs_of(logs, self.wanted.topics)
             payloads = self._payloads_of({log.topic for log in views})
             bare = bool(views) and all(log.topic in payloads for log in views) and not self.wanted.keep_value
-            self.table.prepare(list(views), list(payloads.values()), value=not bare)
+            fitted = self.table.prepare(list(views), list(payloads.values()), value=not bare)
+            payloads = dict(zip(payloads, fitted, strict=True))
             planned = plan(logs, views, self.wanted, self.table)
         if not planned.ends:
-            return planned, counts
+            return planned, _Done()
         run = uuid.uuid4().hex
         target, columns, split = self.table.target(run), self.table.columns, self.table.split
         work = Exporting(self.wanted, target, run, columns, payloads, split)
@@ -259,18 +356,28 @@ class _Run:
             raise
         files = tuple(file for each in written for file in each.files)
         letters = tuple(file for each in written for file in each.letters)
+        misfits: dict[str, Counter[str]] = {}
+        for each in written:
+            if each.misfits:
+                misfits.setdefault(each.topic, Counter()).update(each.misfits)
         change = Change(run, planned.before, planned.ends, files, letters, self.wanted.dates)
         try:
-            counts["replaced_files"] = self.table.commit(change)
-        except ConflictError:
+            self._check_letters(letters, misfits)
+            replaced = self.table.commit(change)
+        except (ConflictError, InvalidRecordError):
             self._discard(run)
             raise
-        return planned, counts | {
-            "records": sum(file.records for file in files),
-            "files": len(files),
-            "bytes": sum(file.size_bytes for file in files),
-            "dead_letters": sum(each.records for each in letters),
-        }
+        return planned, _Done(files, letters, misfits, replaced)
+
+    def _check_letters(self, letters: Sequence[Letters], misfits: Mapping[str, Mapping[str, int]]) -> None:
+        """Raise InvalidRecordError if there are more dead letters than wanted."""
+        count, most = sum(each.records for each in letters), self.wanted.max_dead_letters
+        if most is not None and count > most:
+            about = "; ".join(self._about(misfits)) or "they are not JSON objects"
+            raise InvalidRecordError(
+                f"{count:,} records cannot be decoded, max_dead_letters is {most:,}: {about}; nothing was"
+                " exported"
+            )
 
     def _discard(self, run: str) -> None:
         with suppress(Exception):  # what stays belongs to no commit
@@ -480,8 +587,10 @@ def tasks_of(ranges: Iterable[LogRange], parallelism: int) -> list[Task]:
 class Written:
     """What an attempt of a task wrote."""
 
+    topic: str
     files: tuple[WrittenFile, ...]
     letters: tuple[Letters, ...] = ()
+    misfits: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -506,8 +615,10 @@ class Exporting:
                 for number, part in enumerate(task.ranges)
             ]
         return Written(
+            task.topic,
             tuple(file for each in done for file in each.files),
             tuple(file for each in done for file in each.letters),
+            sum((Counter(each.misfits) for each in done), Counter()),
         )
 
     def _write(
@@ -516,16 +627,19 @@ class Exporting:
         payload = self.payloads.get(topic)
         files = date_files(self.target, prefix, topic, compression=self.wanted.compression, span=span)
         letters = LetterFile(self.target, f"{LETTERS_PLACE}/{self.run}/{prefix}.parquet")
+        misfits: Counter[str] = Counter()
         for part in ranges:
             for batch in self._read(logs, part):
                 if payload is not None:
-                    batch, failed, reasons = decode(batch, payload)
-                    letters.add(part, failed, reasons)
+                    decoded = decode(batch, payload, self.wanted.on_misfit)
+                    letters.add(part, decoded.failed, decoded.reasons)
+                    misfits += decoded.misfits
+                    batch = decoded.rows
                     if not self.wanted.keep_value:
                         batch = batch.drop_columns(["value"])
                 for day, rows in by_day(batch):
                     files.add(day, rows)
-        return Written(files.finish(), letters.finish(ranges[0], span))
+        return Written(topic, files.finish(), letters.finish(ranges[0], span), misfits)
 
     def _read(self, logs: Logs, part: LogRange) -> Iterator[pa.RecordBatch]:
         losses = Losses(self.wanted.fail_on_data_loss)

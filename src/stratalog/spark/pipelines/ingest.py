@@ -431,6 +431,8 @@ def ingest(
         raise ConfigError("the frame is a stream: write it with writeStream.format('stratalog')")
     if changed not in CHANGED:
         raise ConfigError(f"changed: expected one of {', '.join(CHANGED)}, got {changed!r}")
+    if format is not None and format not in FORMATS:
+        raise ConfigError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
     made = Expressions(key, value, timestamp, partition, dict(headers or {}), frozenset(allow_null))
     offsets, admit = start_writing(
         "ingest",
@@ -459,8 +461,6 @@ def ingest(
 
 
 def _input(format: str, schema: str | StructType | None, options: Mapping[str, object] | None) -> Input:
-    if format not in FORMATS:
-        raise ConfigError(f"format: {format!r} is none of {', '.join(FORMATS)}")
     columns: types.DataType | None = schema if isinstance(schema, StructType) else None
     if isinstance(schema, str):
         try:

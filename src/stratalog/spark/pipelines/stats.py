@@ -27,11 +27,13 @@ from stratalog.spark.offsets import Pair
 from stratalog.spark.options import Where
 from stratalog.spark.pipelines import PipelineResult, Progress
 from stratalog.spark.pipelines.executors import (
+    Engine,
     Path,
     over_ranges,
     pinned,
     ranges_of,
     read,
+    settled,
     slots,
     watched,
     where_of,
@@ -228,7 +230,7 @@ class Census:
 
 
 def census(
-    spark: SparkSession,
+    spark: SparkSession | None,
     where: Where,
     ranges: Sequence[LogRange],
     *,
@@ -412,7 +414,7 @@ _STORED = ("segments", "bytes", "archived_bytes")
 
 
 def stats(
-    spark: SparkSession,
+    spark: Engine,
     *,
     path: Path = None,
     archive: str | None = None,
@@ -425,6 +427,7 @@ def stats(
 ) -> PipelineResult:
     """Count sizes, rates, keys, duplicates and skew of these topics, or of all: see ``details["topics"]``.
 
+    Without Spark (None) everything is read in this process.
     ``keys=False`` reads headers only. ``key_sample=0.1`` counts a tenth of the keys and scales up. ``top`` is
     how many of the most frequent keys are named. ``duplicate_ratio`` is the share of keyed records that a
     later one supersedes, ``compaction_saves_bytes`` about what the log would shrink by without them.
@@ -438,16 +441,17 @@ def stats(
     with opened(where) as logs:
         extents = pinned(logs, topics, isolation=isolation)
         ranges = ranges_of(spark, logs, extents)
+        runner = settled(spark, ranges if keys else ())
         stored, window_ms = _segments(logs, [pair_of(each) for each in extents])
-        with watched(spark, progress, "headers"):
+        with watched(runner, progress, "headers"):
             if ranges:
-                for pair, each in over_ranges(spark, where, ranges, CountHeaders(window_ms)).collect():
+                for pair, each in over_ranges(runner, where, ranges, CountHeaders(window_ms)).collect():
                     headers.setdefault(pair, HeaderCounts()).add(each)
         if keys:
             records = sum(each.records for each in headers.values())
-            with watched(spark, progress, "keys"):
+            with watched(runner, progress, "keys"):
                 counted = census(
-                    spark, where, ranges, records=records, sample=key_sample, top=top, isolation=isolation
+                    runner, where, ranges, records=records, sample=key_sample, top=top, isolation=isolation
                 )
         hot = [_hot_key(logs, *each, headers) for each in (counted.hot if counted else ())]
     shown = [

@@ -33,7 +33,8 @@ from stratalog.archive.objects import directory_of
 from stratalog.errors import ConfigError, StorageError
 from stratalog.fs import RealFileSystem
 from stratalog.spark.offsets import Pair
-from stratalog.spark.pipelines.lake.files import NO_DATE, Payload, Target, WrittenFile, date_text, place_of
+from stratalog.spark.pipelines.lake.files import NO_DATE, Target, WrittenFile, date_text, place_of
+from stratalog.spark.pipelines.lake.json_columns import Payload, ddl_of
 from stratalog.spark.pipelines.lake.tables import (
     COLUMNS,
     LETTERS_PLACE,
@@ -45,7 +46,9 @@ from stratalog.spark.pipelines.lake.tables import (
     Pending,
     ids_in,
     new_ids,
+    plain_type,
     smallest_offsets,
+    widest,
 )
 from stratalog.spark.schema import arrow_schema
 
@@ -165,13 +168,22 @@ class DeltaOutput:
 
     # -- the table as it is --------------------------------------------------------------------------
 
-    def prepare(self, logs: Sequence[Log], payloads: Sequence[Payload], *, value: bool) -> None:
+    def prepare(self, logs: Sequence[Log], payloads: Sequence[Payload], *, value: bool) -> list[Payload]:
         from deltalake import DeltaTable, Schema
 
         names = [name for name in COLUMNS if value or name != "value"]
         wanted = pa.schema([*arrow_schema(tuple(names)), ("topic", pa.string()), ("date", pa.date32())])
-        for payload in payloads:
-            wanted = _joined(wanted, payload)
+        known = {} if self._found is None else self._types()
+        kinds, fitted = widest(known, payloads)
+        for name, kind in known.items():
+            if kinds[name] != kind:
+                raise ConfigError(
+                    f"schema: column {name} is {ddl_of(kind)} in the table and would have to become"
+                    f" {ddl_of(kinds[name])}, which delta-rs cannot do; export to another output, or with"
+                    " table=iceberg (--table iceberg), which widens columns"
+                )
+        for each in dict.fromkeys(name for payload in payloads for name in payload.names):
+            wanted = wanted.append(pa.field(each, kinds[each]))
         with delta_errors(self.url):
             if self._found is None:
                 self._found = DeltaTable.create(
@@ -186,13 +198,16 @@ class DeltaOutput:
                 raise ConfigError(
                     f"output={self.url}: it is another Delta table; pass a directory of its own"
                 )
-            there = pa.schema(self.table.schema().to_arrow())
-            _check_types(there, wanted)
-            added = pa.schema([each for each in wanted if each.name not in there.names])
+            there = self._types()
+            added = pa.schema([each for each in wanted if each.name not in there])
             if added:
                 self.table.alter.add_columns(Schema.from_arrow(added).fields)
             if changed := new_ids(self.table.metadata().configuration, logs):
                 self.table.alter.set_table_properties(changed, raise_if_not_exists=False)
+        return fitted
+
+    def _types(self) -> dict[str, pa.DataType]:
+        return {each.name: plain_type(each.type) for each in pa.schema(self.table.schema().to_arrow())}
 
     def ids_of(self, topic: str) -> set[str]:
         return ids_in(self.table.metadata().configuration, topic)
@@ -364,30 +379,3 @@ def _stat(name: str, value: int) -> object:
 def _days(dates: Dates) -> tuple[dt.date, dt.date]:
     since, until = (dt.date.fromisoformat(date_text(ms // DAY_MS)) for ms in (dates.since_ms, dates.until_ms))
     return since, until
-
-
-def _joined(schema: pa.Schema, payload: Payload) -> pa.Schema:
-    for each in payload.fields:
-        at = schema.get_field_index(each.name)
-        if at < 0:
-            schema = schema.append(each)
-        elif schema.field(at).type != each.type:
-            raise _mismatch(each.name, schema.field(at).type, each.type)
-    return schema
-
-
-def _check_types(there: pa.Schema, wanted: pa.Schema) -> None:
-    """Compare the fields of payloads; the record's own columns never change."""
-    from deltalake import Schema
-
-    known = {each.name: each.type for each in Schema.from_arrow(there).fields}
-    for each in Schema.from_arrow(wanted).fields:
-        if each.name in known and known[each.name] != each.type:
-            raise _mismatch(each.name, known[each.name], each.type)
-
-
-def _mismatch(name: str, known: object, wanted: object) -> ConfigError:
-    return ConfigError(
-        f"schema: column {name} is {known} in the table or in another topic's schema and {wanted} here; give"
-        " the field that type or export the topic to another output"
-    )

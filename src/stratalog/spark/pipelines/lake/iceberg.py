@@ -29,7 +29,8 @@ from stratalog.config.units import format_time
 from stratalog.errors import ConfigError, CorruptionError, StorageError, StoreError
 from stratalog.fs import RealFileSystem
 from stratalog.spark.offsets import Pair
-from stratalog.spark.pipelines.lake.files import Payload, Target
+from stratalog.spark.pipelines.lake.files import Target
+from stratalog.spark.pipelines.lake.json_columns import Payload
 from stratalog.spark.pipelines.lake.tables import (
     COLUMNS,
     RUN,
@@ -40,7 +41,9 @@ from stratalog.spark.pipelines.lake.tables import (
     Pending,
     ids_in,
     new_ids,
+    plain_type,
     smallest_offsets,
+    widest,
 )
 from stratalog.spark.schema import arrow_schema
 
@@ -154,16 +157,17 @@ class IcebergOutput:
 
     # -- the table as it is --------------------------------------------------------------------------
 
-    def prepare(self, logs: Sequence[Log], payloads: Sequence[Payload], *, value: bool) -> None:
+    def prepare(self, logs: Sequence[Log], payloads: Sequence[Payload], *, value: bool) -> list[Payload]:
         from pyiceberg.exceptions import CommitFailedException
 
         self._table.refresh()
+        known = {each.name: plain_type(each.type) for each in self._table.schema().as_arrow()}
+        kinds, fitted = widest(known, payloads)
         try:
-            for payload in payloads:
-                wanted = pa.schema(payload.fields)
-                if set(wanted.names) - set(self._table.schema().column_names):
-                    with self._table.update_schema() as change:
-                        change.union_by_name(wanted)
+            if kinds != known:
+                with self._table.update_schema() as change:
+                    changed_kinds = [each for each in kinds.items() if known.get(each[0]) != each[1]]
+                    change.union_by_name(pa.schema(changed_kinds))
             if changed := new_ids(self._table.properties, logs):
                 with self._table.transaction() as noting:
                     noting.set_properties(changed)
@@ -171,6 +175,7 @@ class IcebergOutput:
             raise ConflictError(
                 f"{self._name}: another program changed the table: {error}; run this one again"
             ) from error
+        return fitted
 
     def ids_of(self, topic: str) -> set[str]:
         return ids_in(self._table.properties, topic)

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 
 from stratalog.errors import ConfigError, StoreError
 from stratalog.spark.offsets import Pair
-from stratalog.spark.pipelines.lake.files import Payload, Target, WrittenFile, place_of
+from stratalog.spark.pipelines.lake.files import Target, WrittenFile, place_of
+from stratalog.spark.pipelines.lake.json_columns import Payload
 from stratalog.spark.pipelines.lake.tables import (
     COLUMNS,
     LETTERS_PLACE,
@@ -73,10 +74,11 @@ class ParquetFiles:
         self.url = url
         self._place = place_of(url)
 
-    def prepare(self, logs: Sequence[Log], payloads: Sequence[Payload], *, value: bool) -> None:
+    def prepare(self, logs: Sequence[Log], payloads: Sequence[Payload], *, value: bool) -> list[Payload]:
         old_ms = time.time_ns() // 1_000_000 - FORGOTTEN_MS
         left = [info.key for info in self._place.list(f"{TEMPORARY}/") if info.modified_ms < old_ms]
         self._place.remove(left)
+        return list(payloads)
 
     # -- the files as they are -----------------------------------------------------------------------
 

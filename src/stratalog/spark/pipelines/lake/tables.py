@@ -18,12 +18,13 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from stratalog.errors import StoreError
+from stratalog.errors import ConfigError, StoreError
 from stratalog.format.metadata import id_to_text, parse_partition_metadata
 from stratalog.fs import RealFileSystem
 from stratalog.log.read.reader import LogView
 from stratalog.spark.offsets import Pair
-from stratalog.spark.pipelines.lake.files import Payload, Target, WrittenFile
+from stratalog.spark.pipelines.lake.files import Target, WrittenFile
+from stratalog.spark.pipelines.lake.json_columns import Payload, ddl_of
 
 COLUMNS = ("key", "value", "partition", "offset", "timestamp", "timestampType", "headers")
 """Of a record; the topic is in the file's path, as Hive has it."""
@@ -126,9 +127,13 @@ class LakeTable(Protocol):
     def url(self) -> str:
         """Where it is, for people."""
 
-    def prepare(self, logs: Sequence[Log], payloads: Sequence[Payload], *, value: bool) -> None:
+    def prepare(self, logs: Sequence[Log], payloads: Sequence[Payload], *, value: bool) -> list[Payload]:
         """Create the table if it does not exist; add the columns of the payloads, and the value's unless no
-        row will have one; note the topic ids."""
+        row will have one; widen columns where the format can; note the topic ids.
+
+        Return the payloads with the types that the table has. Raise ConfigError, before anything is changed,
+        if a column cannot take its values.
+        """
 
     def ends(self, logs: Sequence[Log]) -> dict[Log, int]:
         """Read the table as it is now; return the end offset of each log that it holds something of."""
@@ -162,6 +167,56 @@ class LakeTable(Protocol):
 
     def facts(self) -> dict[str, object]:
         """Return details for the result of a run."""
+
+
+def widest(
+    known: Mapping[str, pa.DataType], payloads: Sequence[Payload]
+) -> tuple[dict[str, pa.DataType], list[Payload]]:
+    """Return the types that hold what the table has and what the payloads bring, by column; and the payloads
+    with these types. Raise ConfigError where there is no such type."""
+    kinds = dict(known)
+    for payload in payloads:
+        for each in payload.fields:
+            kind = _wider(kinds.get(each.name, each.type), each.type)
+            if kind is None:
+                raise ConfigError(
+                    f"schema: column {each.name} is {ddl_of(kinds[each.name])} in the table or in another"
+                    f" topic's schema and {ddl_of(each.type)} here; give the field that type or export the"
+                    " topic to another output"
+                )
+            kinds[each.name] = kind
+    return kinds, [payload.with_types(kinds) for payload in payloads]
+
+
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the type that holds the values of both, as Iceberg promotes types; None if there is none."""
+    if one == other:
+        return one
+    for same in (pa.types.is_signed_integer, pa.types.is_floating):
+        if same(one) and same(other):
+            return max(one, other, key=lambda kind: kind.bit_width)
+    if pa.types.is_decimal(one) and pa.types.is_decimal(other) and one.scale == other.scale:
+        return max(one, other, key=lambda kind: kind.precision)
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        element = _wider(one.value_type, other.value_type)
+        return None if element is None else pa.list_(pa.field("element", element))
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        kinds = {each.name: each.type for each in one}
+        for each in other:
+            kinds[each.name] = _wider(kinds.get(each.name, each.type), each.type)
+        return None if None in kinds.values() else pa.struct([*kinds.items()])
+    return None
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type that a table's library reports as a schema has it: without large and view types."""
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", plain_type(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, plain_type(each.type)) for each in kind])
+    return kind
 
 
 def ids_in(properties: Mapping[str, str], topic: str) -> set[str]:

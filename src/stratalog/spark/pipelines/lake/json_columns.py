@@ -1,0 +1,604 @@
+"""JSON values as columns: the schema a user gives, and the decoding of record batches by it.
+
+A field that is missing or null is null. A field that the schema does not name is left out. A record without a
+value (a tombstone) has nulls. A value fits its column if the JSON has the column's kind: a text where a
+number should be is a misfit, and so is a number that is out of range. What a record becomes depends on the
+record alone.
+
+A batch is parsed at once by Arrow. Only if something in it is wrong, Python's parser looks at its records and
+finds the values that do not fit, column by column. Arrow then parses the records again, each without the
+columns that do not fit it. So a misfit costs little more than a value that fits. Where the two parsers
+disagree (a field twice, half a surrogate pair), Arrow decides, record by record.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cache
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from stratalog.errors import ConfigError
+
+ON_MISFIT = ("dead-letter", "null", "text")
+"""What becomes of a record with a value that does not fit: a dead letter; a row in which that column is null;
+a row in which a STRING column takes the value's JSON text (a dead letter for columns of another type)."""
+OWN = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers", "date")
+"""Names a payload's field cannot have in the output; there it gets the prefix."""
+PREFIX = "value_"
+_PART = 4096
+"""So many records of a batch that does not decode are looked at together."""
+_TYPES = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "STRING": pa.string(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    "TIMESTAMP_NTZ": pa.timestamp("us"),
+}
+_OTHER_NAMES = {
+    "BYTE": "TINYINT",
+    "SHORT": "SMALLINT",
+    "INTEGER": "INT",
+    "LONG": "BIGINT",
+    "REAL": "FLOAT",
+    "TIMESTAMP_LTZ": "TIMESTAMP",
+    "DEC": "DECIMAL",
+    "NUMERIC": "DECIMAL",
+}
+"""Spark's other names of types."""
+
+
+@dataclass(frozen=True)
+class Payload:
+    """How values are decoded. Picklable."""
+
+    schema: pa.Schema
+    """The fields as the JSON has them."""
+    names: tuple[str, ...]
+    """The columns they become."""
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        return [f.with_name(n) for n, f in zip(self.names, self.schema, strict=True)]
+
+    def with_types(self, kinds: Mapping[str, pa.DataType]) -> Payload:
+        """Return the same fields with the types that their columns have."""
+        fields = [f.with_type(kinds[n]) for n, f in zip(self.names, self.schema, strict=True)]
+        return Payload(pa.schema(fields), self.names)
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        return {f.name: n for n, f in zip(self.names, self.schema, strict=True) if f.name != n}
+
+
+def payload_of(ddl: str) -> Payload:
+    """Parse a DDL string such as ``id BIGINT, tags ARRAY<STRING>``, as Spark writes schemas."""
+    schema = pa.schema(_Ddl(ddl).fields())
+    own = {name.lower() for name in OWN}
+    names = tuple(PREFIX + name if name.lower() in own else name for name in schema.names)
+    if len({name.lower() for name in names}) < len(names):
+        raise ConfigError(f"schema: a column occurs twice: {', '.join(names)}")
+    return Payload(schema, names)
+
+
+class _Ddl:
+    """A parser of schemas. Spark's own needs a session, and arguments are checked before one starts."""
+
+    _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\w+|[<>(),:]|\S)")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens: list[str] = [*self._TOKEN.findall(text), ""]
+        self._at = 0
+
+    def fields(self, end: str = "") -> list[pa.Field]:
+        """Parse columns, or the fields of a struct, up to ``end``."""
+        found = [self._field()]
+        while self._taken(","):
+            found.append(self._field())
+        self._expect(end)
+        return found
+
+    def _field(self) -> pa.Field:
+        name = self._next()
+        if not re.fullmatch(r"\w+|`.*`", name):
+            raise self._error("a column's name", name)
+        self._taken(":")
+        kind = self._type()
+        if self._taken("NOT"):
+            self._expect("NULL")
+        if self._taken("COMMENT"):
+            self._next()
+        return pa.field(name[1:-1].replace("``", "`") if name.startswith("`") else name, kind)
+
+    def _type(self) -> pa.DataType:
+        given = self._next()
+        name = _OTHER_NAMES.get(given.upper(), given.upper())
+        if name == "STRUCT":
+            self._expect("<")
+            return pa.struct(self.fields(">"))
+        if name == "ARRAY":
+            self._expect("<")
+            element = self._type()
+            self._expect(">")
+            return pa.list_(pa.field("element", element))
+        if name == "DECIMAL":
+            return self._decimal()
+        if name not in _TYPES:
+            raise self._error(f"{', '.join(_TYPES)}, DECIMAL, ARRAY or STRUCT", given)
+        return _TYPES[name]
+
+    def _decimal(self) -> pa.DataType:
+        if not self._taken("("):
+            return pa.decimal128(10, 0)
+        precision, scale = self._next(), self._next() if self._taken(",") else "0"
+        self._expect(")")
+        if not (precision.isdecimal() and scale.isdecimal() and int(scale) <= int(precision) <= 38):
+            raise self._error("DECIMAL(precision up to 38, scale up to that)", f"({precision}, {scale})")
+        return pa.decimal128(int(precision), int(scale))
+
+    def _next(self) -> str:
+        token = self._tokens[self._at]
+        self._at += bool(token)
+        return token
+
+    def _taken(self, token: str) -> bool:
+        taken = self._tokens[self._at].upper() == token
+        self._at += taken
+        return taken
+
+    def _expect(self, token: str) -> None:
+        if (found := self._next()).upper() != token:
+            raise self._error(repr(token) if token else "a comma or the end", found)
+
+    def _error(self, expected: str, found: str) -> ConfigError:
+        found = repr(found) if found else "the end"
+        return ConfigError(
+            f"schema: expected {expected}, got {found} in {self._text!r}; pass a DDL string: id BIGINT,"
+            " name STRING"
+        )
+
+
+@cache
+def ddl_of(kind: pa.DataType) -> str:
+    """Return the name of a column's type as a schema has it."""
+    if pa.types.is_struct(kind):
+        return f"STRUCT<{', '.join(f'{each.name}: {ddl_of(each.type)}' for each in kind)}>"
+    if pa.types.is_list(kind):
+        return f"ARRAY<{ddl_of(kind.value_type)}>"
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision}, {kind.scale})"
+    return next((name for name, known in _TYPES.items() if known == kind), str(kind))
+
+
+# -- decoding ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What became of a batch."""
+
+    rows: pa.RecordBatch
+    """Records with the payload's columns behind their own."""
+    failed: pa.RecordBatch
+    """The other records, as they are."""
+    reasons: list[str]
+    """Why, for each of these."""
+    misfits: Counter[str] = field(default_factory=Counter)
+    """How many values did not fit, by column."""
+
+
+def decode(batch: pa.RecordBatch, payload: Payload, on_misfit: str = "dead-letter") -> Decoded:
+    """Decode the values of a batch; ``on_misfit`` is one of `ON_MISFIT`."""
+    values = batch.column("value")
+    present = pc.is_valid(values)
+    texts = values.filter(present).to_pylist()
+    parsed = _parse(texts, payload.schema, on_misfit)
+    kept = batch
+    failed = pc.indices_nonzero(present).take(pa.array(sorted(parsed.bad), pa.int64()))
+    if parsed.bad:
+        good = pc.invert(pc.is_in(pa.array(range(batch.num_rows), pa.uint64()), value_set=failed))
+        kept, present = batch.filter(good), present.filter(good)
+    columns = parsed.columns
+    if columns.num_rows < kept.num_rows:  # tombstones: a row of nulls each
+        place = pc.subtract(pc.cumulative_sum(present.cast(pa.int64())), 1)
+        columns = columns.take(pc.if_else(present, place, pa.scalar(None, pa.int64())))
+    made = pa.RecordBatch.from_arrays(
+        [*kept.columns, *columns.columns], schema=pa.schema([*batch.schema, *payload.fields])
+    )
+    names = dict(enumerate(payload.names))
+    misfits = Counter({names[at]: count for at, count in parsed.misfits.items()})
+    return Decoded(made, batch.take(failed), [parsed.bad[row] for row in sorted(parsed.bad)], misfits)
+
+
+@dataclass
+class _Parsed:
+    """Texts as columns, in their order without the bad ones."""
+
+    columns: pa.RecordBatch
+    bad: dict[int, str] = field(default_factory=dict)
+    misfits: Counter[int] = field(default_factory=Counter)
+
+
+def _parse(texts: list[bytes], schema: pa.Schema, on_misfit: str) -> _Parsed:
+    """Decode texts: all at once, else in smaller parts of which some may be right as a whole."""
+    try:
+        return _Parsed(_parse_block(texts, schema))
+    except pa.ArrowInvalid:
+        if len(texts) <= _PART:
+            return _sort_out(texts, schema, on_misfit)
+    done, pieces = _Parsed(_nothing(schema)), []
+    for start in range(0, len(texts), _PART):
+        part = _parse(texts[start : start + _PART], schema, on_misfit)
+        done.bad |= {start + row: reason for row, reason in part.bad.items()}
+        done.misfits += part.misfits
+        pieces.append(part.columns)
+    done.columns = pa.concat_batches(pieces)
+    return done
+
+
+def _sort_out(texts: list[bytes], schema: pa.Schema, on_misfit: str) -> _Parsed:
+    """Decode texts of which some are not JSON or have values that do not fit."""
+    found = _Found(texts, schema)
+    done = _Parsed(_nothing(schema), found.bad)
+    done.misfits.update(at for columns in found.misfits.values() for at in columns)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for row in range(len(texts)):
+        wrong = tuple(found.misfits.get(row, ()))
+        if row in done.bad:
+            continue
+        if wrong and not _kept(wrong, schema, on_misfit):
+            done.bad[row] = found.reason(row)
+        else:
+            groups.setdefault(wrong, []).append(row)
+    pieces, order = [], []
+    for columns, rows in groups.items():
+        rest = pa.schema([each for at, each in enumerate(schema) if at not in columns])
+        for own, part in _parse_parts(texts, rows, rest):
+            if isinstance(part, str):
+                done.bad[own[0]] = part
+                continue
+            members: Sequence[Mapping[str, str]] = [{}] * len(own)
+            if columns and on_misfit == "text":
+                members = [_members(texts[row]) for row in own]
+            pieces.append(_completed(part, schema, members))
+            order += own
+    if pieces:
+        done.columns = pa.concat_batches(pieces)
+        if len(pieces) > 1:
+            done.columns = done.columns.take(pc.sort_indices(pa.array(order, pa.int64())))
+    return done
+
+
+def _completed(
+    part: pa.RecordBatch, schema: pa.Schema, members: Sequence[Mapping[str, str]]
+) -> pa.RecordBatch:
+    """Add the columns that were left out: the texts of the records' members, null where there is none."""
+    columns = [
+        part.column(each.name)
+        if each.name in part.schema.names
+        else pa.array([one.get(each.name) for one in members], each.type)
+        for each in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _nothing(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema)
+
+
+def _kept(columns: Sequence[int], schema: pa.Schema, on_misfit: str) -> bool:
+    if on_misfit == "text":
+        return all(schema.field(at).type == pa.string() for at in columns)
+    return on_misfit == "null"
+
+
+def _parse_parts(
+    texts: list[bytes], rows: list[int], schema: pa.Schema
+) -> Iterator[tuple[list[int], pa.RecordBatch | str]]:
+    """Decode the texts of these rows; yield rows with their columns, and single ones with the reason why they
+    cannot be decoded.
+
+    Rows that fail are halved until one is left.
+    """
+    waiting = [rows]
+    while waiting:
+        some = waiting.pop()
+        try:
+            yield some, _parse_block([texts[row] for row in some], schema)
+        except pa.ArrowInvalid as error:
+            if len(some) == 1:
+                yield some, _reason(texts[some[0]], error)
+                continue
+            middle = len(some) // 2
+            waiting += [some[middle:], some[:middle]]
+
+
+def _parse_block(texts: list[bytes], schema: pa.Schema) -> pa.RecordBatch:
+    """Decode texts; raise ArrowInvalid unless each is exactly one object that fits.
+
+    Each is numbered and wrapped, so that one text cannot end up as two rows, or two as one, unnoticed.
+    """
+    if not texts:
+        return _nothing(schema)
+    data = b"\n".join([b'{"i":%d,"v":%b}' % each for each in enumerate(texts)])
+    try:
+        data.decode()  # the parser does not check
+    except UnicodeDecodeError as error:
+        raise pa.ArrowInvalid(f"not UTF-8: {error.reason}") from error
+    wire = pa.schema([("i", pa.int64()), ("v", pa.struct([_wire(each) for each in schema]))])
+    table = pj.read_json(
+        pa.BufferReader(data),
+        read_options=pj.ReadOptions(use_threads=False, block_size=len(data) + 1),
+        parse_options=pj.ParseOptions(
+            explicit_schema=wire, newlines_in_values=True, unexpected_field_behavior="ignore"
+        ),
+    )
+    if not table.column("i").combine_chunks().equals(pa.array(range(len(texts)), pa.int64())):
+        raise pa.ArrowInvalid("not exactly one JSON object")
+    found = table.column("v").combine_chunks().flatten()
+    columns = [_converted(each, kind.type) for each, kind in zip(found, schema, strict=True)]
+    made = pa.RecordBatch.from_arrays(columns, schema=schema)
+    if _has_decimals(schema):
+        made.validate(full=True)  # the parser lets numbers of too many digits pass
+    return made
+
+
+def _has_decimals(schema: pa.Schema) -> bool:
+    return any(pa.types.is_decimal(kind) for kind in _leaves(schema))
+
+
+def _wire(field: pa.Field) -> pa.Field:
+    return field.with_type(_wire_type(field.type))
+
+
+def _wire_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type for Arrow's parser, to which dates and times are texts."""
+    if pa.types.is_struct(kind):
+        return pa.struct([_wire(each) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_wire(kind.value_field))
+    return pa.string() if _is_moment(kind) else kind
+
+
+def _is_moment(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return what Arrow's parser made, with its dates and times; raise ArrowInvalid if one is none."""
+    if array.type == kind:
+        return array
+    if pa.types.is_struct(kind):
+        parts = [_converted(array.field(at), each.type) for at, each in enumerate(kind)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
+    if pa.types.is_list(kind):
+        parts = _converted(array.values, kind.value_type)
+        return pa.ListArray.from_arrays(array.offsets, parts, type=kind, mask=array.is_null())
+    return _moments(array, kind)
+
+
+_ZONE = r"[T ]\S*(Z|[+-]\d\d(:?\d\d)?)$"
+_UTC, _NO_ZONE = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
+
+
+def _moments(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Parse dates or times; a time without a zone is UTC."""
+    if pa.types.is_date(kind):
+        return texts.cast(kind)
+    zoned = pc.match_substring_regex(texts, _ZONE)
+    count, known = pc.sum(zoned).as_py() or 0, len(texts) - texts.null_count
+    if count == known:
+        return texts.cast(_UTC).cast(kind)
+    if not count:
+        return texts.cast(_NO_ZONE).cast(pa.int64()).cast(kind)
+    none = pa.scalar(None, pa.string())
+    with_zone = pc.if_else(zoned, texts, none).cast(_UTC).cast(pa.int64())
+    without = pc.if_else(zoned, none, texts).cast(_NO_ZONE).cast(pa.int64())
+    return pc.coalesce(with_zone, without).cast(kind)
+
+
+def _reason(text: bytes, error: pa.ArrowInvalid) -> str:
+    """Python's parser has the better message for a text that is not JSON at all."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as why:
+        return f"not JSON: {why}"
+    return f"does not fit the schema: {_first_line(error).replace('/v/', '/').replace(' in row 0', '')}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+# -- values that do not fit --------------------------------------------------------------------------
+
+
+_LONGEST = 60
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_MOMENT = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)"
+    r"([T ]([01]\d|2[0-3])(:[0-5]\d(:[0-5]\d(\.\d{1,6})?)?)?(Z|[+-]([01]\d|2[0-3])(:?[0-5]\d)?)?)?",
+    re.ASCII,
+)
+"""The dates and times that Arrow takes, but for the number of days of a month."""
+_SPACE = re.compile(r"[ \t\n\r]*")
+_ONLY_ARROW = re.compile("Inf|NaN")
+"""Numbers that Arrow's parser takes in forms that Python's does not."""
+_PLAINLY, _EXACTLY = json.JSONDecoder(), json.JSONDecoder(parse_float=Decimal)
+
+
+class _Found:
+    """What Python's parser finds wrong in a list of texts."""
+
+    def __init__(self, texts: list[bytes], schema: pa.Schema) -> None:
+        self.bad: dict[int, str] = {}
+        """Rows that are no JSON object, with the reason."""
+        self.misfits: dict[int, list[int]] = {}
+        """Rows with values that do not fit, and the columns of these values."""
+        self._schema = schema
+        self._decoder = _EXACTLY if _has_decimals(schema) else _PLAINLY
+        self._objects = [self._object(row, text) for row, text in enumerate(texts)]
+        for at, each in enumerate(schema):
+            column = [one.get(each.name) for one in self._objects]
+            for row in _check_of(each.type).misfits(column):
+                self.misfits.setdefault(row, []).append(at)
+
+    def _object(self, row: int, text: bytes) -> Mapping[str, Any]:
+        try:
+            line = text.decode().strip(" \t\n\r")
+            found, end = self._decoder.raw_decode(line)
+            if end != len(line):
+                raise json.JSONDecodeError("Extra data", line, end)
+        except UnicodeDecodeError as error:
+            self.bad[row] = f"not JSON: not UTF-8: {error.reason}"
+        except json.JSONDecodeError as error:
+            if not _ONLY_ARROW.search(error.doc):
+                self.bad[row] = f"not JSON: {error}"
+        except (ValueError, RecursionError):
+            pass  # a number of very many digits, or very deep: Arrow decides
+        else:
+            if isinstance(found, dict):
+                return found
+            if found is not None:
+                self.bad[row] = f"does not fit the schema: {_excerpt(found)} is not an object"
+        return {}
+
+    def reason(self, row: int) -> str:
+        """Return why a row does not fit."""
+        return "does not fit the schema: " + "; ".join(
+            f"{field.name} is {_excerpt(self._objects[row][field.name])}, expected {ddl_of(field.type)}"
+            for field in (self._schema.field(at) for at in self.misfits[row])
+        )
+
+
+def _excerpt(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=float)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _leaves(kinds: Iterable[pa.Field]) -> Iterator[pa.DataType]:
+    for each in kinds:
+        kind = each.type
+        while pa.types.is_list(kind):
+            kind = kind.value_type
+        if pa.types.is_struct(kind):
+            yield from _leaves(kind)
+        else:
+            yield kind
+
+
+@dataclass(frozen=True)
+class _Check:
+    """Tells which values of a column fit; null always does."""
+
+    kinds: frozenset[type]
+    """Python's types for JSON values of the column's kind."""
+    fits: Callable[[Any], bool] = lambda value: True
+    """For a value of these types."""
+    all_fit: Callable[[list[Any]], bool] = lambda values: False
+    """A fast test of many values of these types, none of them null."""
+
+    def __call__(self, value: Any) -> bool:
+        return value is None or (type(value) in self.kinds and self.fits(value))
+
+    def misfits(self, column: list[Any]) -> Sequence[int]:
+        """Return the rows whose value does not fit."""
+        kinds = set(map(type, column))
+        kinds.discard(type(None))
+        if not kinds or (kinds <= self.kinds and self.all_fit([v for v in column if v is not None])):
+            return ()
+        return [row for row, value in enumerate(column) if not self(value)]
+
+
+def _check_of(kind: pa.DataType) -> _Check:
+    if pa.types.is_struct(kind):
+        parts = [(each.name, _check_of(each.type)) for each in kind]
+        return _Check(
+            frozenset({dict}),
+            lambda v: all(part(v.get(name)) for name, part in parts),
+            lambda vs: not any(part.misfits([v.get(name) for v in vs]) for name, part in parts),
+        )
+    if pa.types.is_list(kind):
+        element = _check_of(kind.value_type)
+        return _Check(
+            frozenset({list}),
+            lambda v: all(map(element, v)),
+            lambda vs: not element.misfits([*chain.from_iterable(vs)]),
+        )
+    if pa.types.is_integer(kind):
+        low, high = -(1 << (kind.bit_width - 1)), (1 << (kind.bit_width - 1)) - 1
+        return _Check(
+            frozenset({int}), lambda v: low <= v <= high, lambda vs: low <= min(vs) and max(vs) <= high
+        )
+    if _is_moment(kind):
+        return _Check(
+            frozenset({str}),
+            lambda v: _fits_moment(v, pa.types.is_date(kind)),
+            lambda vs: _all_moments(vs, kind),
+        )
+    if pa.types.is_decimal(kind):
+        return _Check(frozenset({int, Decimal, str}), lambda v: _fits_decimal(v, kind.precision, kind.scale))
+    plain: dict[pa.DataType, set[type]] = {pa.bool_(): {bool}, pa.string(): {str}}
+    return _Check(frozenset(plain.get(kind, {int, Decimal, float})), all_fit=lambda vs: True)
+
+
+def _all_moments(texts: list[str], kind: pa.DataType) -> bool:
+    try:
+        _moments(pa.array(texts, pa.string()), kind)
+    except (pa.ArrowInvalid, UnicodeEncodeError):
+        return False
+    return True
+
+
+def _fits_moment(text: str, is_date: bool) -> bool:
+    found = _MOMENT.fullmatch(text)
+    if found is None or (is_date and found.end(3) < len(text)):
+        return False
+    try:
+        dt.date(int(found[1]) or 4, int(found[2]), int(found[3]))  # Python has no year 0; it is a leap year
+    except ValueError:
+        return False
+    return True
+
+
+def _fits_decimal(value: int | Decimal | str, precision: int, scale: int) -> bool:
+    if isinstance(value, str) and not _NUMBER.fullmatch(value):
+        return False
+    _, digits, exponent = Decimal(value).as_tuple()
+    assert isinstance(exponent, int)
+    text = "".join(map(str, digits)).lstrip("0")
+    used = text.rstrip("0")
+    exponent += len(text) - len(used)
+    return not used or (-exponent <= scale and len(used) + exponent + scale <= precision)
+
+
+def _members(text: bytes) -> dict[str, str]:
+    """Return the members of a JSON object, each as it is written."""
+    found: dict[str, str] = {}
+    line = text.decode()
+    at = _SPACE.match(line, line.index("{") + 1).end()  # type: ignore[union-attr]
+    while line[at] == '"':
+        name, at = _PLAINLY.raw_decode(line, at)
+        start = _SPACE.match(line, line.index(":", at) + 1).end()  # type: ignore[union-attr]
+        _, end = _PLAINLY.raw_decode(line, start)
+        found[name] = line[start:end]
+        at = _SPACE.match(line, end).end()  # type: ignore[union-attr]
+        at = _SPACE.match(line, at + 1).end() if line[at] == "," else at  # type: ignore[union-attr]
+    return found
