@@ -1,0 +1,82 @@
+"""Kafka's error codes, and the code of each of our errors."""
+
+from __future__ import annotations
+
+import enum
+
+from stratalog import errors
+
+
+class Code(enum.IntEnum):
+    """Kafka's names and numbers."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    MESSAGE_TOO_LARGE = 10
+    OFFSET_METADATA_TOO_LARGE = 12
+    COORDINATOR_NOT_AVAILABLE = 15
+    INVALID_TOPIC_EXCEPTION = 17
+    INVALID_REQUIRED_ACKS = 21
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    KAFKA_STORAGE_ERROR = 56
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    MEMBER_ID_REQUIRED = 79
+    FENCED_INSTANCE_ID = 82
+    INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
+    UNKNOWN_TOPIC_ID = 100
+
+
+_CODES: tuple[tuple[type[BaseException], Code], ...] = (
+    (errors.UnknownTopicError, Code.UNKNOWN_TOPIC_OR_PARTITION),
+    (errors.UnknownPartitionError, Code.UNKNOWN_TOPIC_OR_PARTITION),
+    (errors.OffsetOutOfRangeError, Code.OFFSET_OUT_OF_RANGE),
+    (errors.TopicExistsError, Code.TOPIC_ALREADY_EXISTS),
+    (errors.InvalidTopicError, Code.INVALID_TOPIC_EXCEPTION),
+    (errors.ConfigError, Code.INVALID_CONFIG),
+    (errors.RecordTooLargeError, Code.MESSAGE_TOO_LARGE),
+    (errors.InvalidRecordError, Code.INVALID_RECORD),
+    (errors.UnsupportedCodecError, Code.UNSUPPORTED_COMPRESSION_TYPE),
+    (errors.OutOfOrderSequenceError, Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (errors.DuplicateSequenceError, Code.DUPLICATE_SEQUENCE_NUMBER),
+    (errors.InvalidProducerEpochError, Code.INVALID_PRODUCER_EPOCH),
+    (errors.InvalidTxnStateError, Code.INVALID_TXN_STATE),
+    (errors.InvalidArgumentError, Code.INVALID_REQUEST),
+    (errors.ClosedError, Code.NOT_LEADER_OR_FOLLOWER),
+    (errors.FormatError, Code.CORRUPT_MESSAGE),
+    (errors.StorageError, Code.KAFKA_STORAGE_ERROR),
+    (errors.ReadOnlyError, Code.KAFKA_STORAGE_ERROR),
+    (errors.ArchiveError, Code.KAFKA_STORAGE_ERROR),
+    (OSError, Code.KAFKA_STORAGE_ERROR),
+)
+
+
+def code_of(error: BaseException) -> Code:
+    """Return Kafka's code for an error; the first kind in the table that fits."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return Code.UNKNOWN_SERVER_ERROR

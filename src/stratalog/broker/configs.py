@@ -1,0 +1,165 @@
+"""Settings: DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, of topics and of the broker.
+
+A topic's settings are changed here. Those of the broker are given when the store is opened, and only shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from stratalog.broker.codes import Code, code_of
+from stratalog.config import ConfigEntry, describe_broker, topic_config
+from stratalog.config.topic import change_lists
+from stratalog.errors import ConfigError, InvalidArgumentError, StratalogError
+
+if TYPE_CHECKING:
+    from stratalog.broker.server import Request
+
+TOPIC, BROKER = 2, 4
+SET, DELETE, APPEND, SUBTRACT = range(4)
+TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
+SOURCES = {"topic": 1, "broker": 4, "default": 5}
+NOT_HERE = "the broker's settings are given when its store is opened"
+
+
+def describe_configs(request: Request) -> None:
+    """Show settings: all of them, or those that are asked for."""
+    made = request.response
+    one = made.struct("DescribeConfigsResult")
+
+    def described(each: Any) -> Any:
+        kind, name = each.resource_type, each.resource_name
+        try:
+            entries = _entries(request, kind, name)
+        except (StratalogError, OSError) as error:
+            return one(
+                error_code=code_of(error), error_message=str(error), resource_type=kind, resource_name=name
+            )
+        wanted = None if each.configuration_keys is None else set(each.configuration_keys)
+        return one(
+            error_message=None,
+            resource_type=kind,
+            resource_name=name,
+            configs=[
+                _told(request, entry, read_only=kind == BROKER)
+                for entry in entries
+                if wanted is None or entry.name in wanted
+            ],
+        )
+
+    request.answer(made(results=[described(each) for each in request.body.resources]))
+
+
+def _entries(request: Request, kind: int, name: str) -> list[ConfigEntry]:
+    store = request.broker.store
+    if kind == TOPIC:
+        return store.describe_topic(name)
+    if kind == BROKER and name in ("", str(request.broker.node_id)):
+        return describe_broker(store.config)
+    raise InvalidArgumentError(f"there are no settings of kind {kind} and name {name!r}")
+
+
+def _told(request: Request, entry: ConfigEntry, *, read_only: bool) -> Any:
+    made = request.response
+    synonym = made.struct("DescribeConfigsSynonym")
+    synonyms = []
+    if request.body.include_synonyms:
+        if entry.source == "topic":
+            synonyms.append(synonym(name=entry.name, value=entry.value, source=SOURCES["topic"]))
+        elif entry.source == "broker":
+            name = entry.broker_name or entry.name
+            synonyms.append(synonym(name=name, value=entry.value, source=SOURCES["broker"]))
+        name = entry.broker_name or entry.name
+        synonyms.append(synonym(name=name, value=entry.default, source=SOURCES["default"]))
+    return made.struct("DescribeConfigsResourceResult")(
+        name=entry.name,
+        value=entry.value,
+        read_only=read_only,
+        config_source=SOURCES[entry.source],
+        synonyms=synonyms,
+        config_type=TYPES.get(entry.type, 0),
+        documentation=entry.doc if request.body.include_documentation else None,
+    )
+
+
+def incremental_alter_configs(request: Request) -> None:
+    """Change some settings of topics: set, delete, add to a list or take from it."""
+
+    def alter(each: Any) -> None:
+        by: dict[int, dict[str, object]] = {SET: {}, DELETE: {}, APPEND: {}, SUBTRACT: {}}
+        for setting in each.configs:
+            if setting.config_operation not in by:
+                raise InvalidArgumentError(
+                    f"{setting.name}: there is no operation {setting.config_operation}"
+                )
+            if any(setting.name in known for known in by.values()):
+                raise InvalidArgumentError(f"{setting.name} is there twice")
+            if setting.value is None and setting.config_operation != DELETE:
+                raise ConfigError(f"{setting.name} needs a value")
+            by[setting.config_operation][setting.name] = setting.value
+        changes = by[SET] | dict.fromkeys(by[DELETE])
+        _alter(request, each.resource_name, changes, by[APPEND], by[SUBTRACT])
+
+    _each_topic(request, alter)
+
+
+def alter_configs(request: Request) -> None:
+    """Replace all settings of topics: those that are not named go back to their defaults."""
+
+    def alter(each: Any) -> None:
+        given = {setting.name: setting.value for setting in each.configs}
+        kept = request.broker.store.partitions.entry(each.resource_name).overrides
+        _alter(request, each.resource_name, dict.fromkeys(kept) | given, {}, {})
+
+    _each_topic(request, alter)
+
+
+def _alter(
+    request: Request,
+    name: str,
+    changes: dict[str, object],
+    append: dict[str, object],
+    subtract: dict[str, object],
+) -> None:
+    store = request.broker.store
+    if not request.body.validate_only:
+        store.alter_topic(name, changes, append=append, subtract=subtract)
+        return
+    overrides: dict[str, object] = {**store.partitions.entry(name).effective_overrides(), **changes}
+    in_force = {entry.name: entry.value for entry in store.describe_topic(name)}
+    overrides |= change_lists(in_force.__getitem__, append, subtract)
+    topic_config(store.config, {key: value for key, value in overrides.items() if value is not None})
+
+
+def _each_topic(request: Request, alter: Callable[[Any], None]) -> None:
+    """Change topics one by one off the loop; one that fails does not keep the others."""
+    made = request.response
+    one = made.struct("AlterConfigsResourceResponse")
+
+    def tried(each: Any) -> Any:
+        code, why = Code.NONE, None
+        try:
+            if each.resource_type != TOPIC:
+                raise InvalidArgumentError(NOT_HERE)
+            alter(each)
+        except (StratalogError, OSError) as error:
+            code, why = code_of(error), str(error)
+        return one(
+            error_code=code,
+            error_message=why,
+            resource_type=each.resource_type,
+            resource_name=each.resource_name,
+        )
+
+    def then(found: list[Any] | BaseException) -> None:
+        if isinstance(found, BaseException):
+            code, why = code_of(found), str(found)
+            found = [
+                one(error_code=code, error_message=why, resource_type=each.resource_type,
+                    resource_name=each.resource_name)
+                for each in request.body.resources
+            ]  # fmt: skip
+        request.answer(made(responses=found))
+
+    request.off_loop(lambda: [tried(each) for each in request.body.resources], then)

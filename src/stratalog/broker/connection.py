@@ -1,0 +1,211 @@
+"""One client: frames in, answers out, in order.
+
+A connection answers one request at a time, as Kafka does: while a request waits (for the disk, for new
+records), the next ones stay in the buffer. A frame's memory grows as its bytes arrive, and nothing is read
+while answers wait to be sent.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from stratalog.broker.loop import READ, WRITE, EventLoop
+
+FIRST_BUFFER = 64 << 10
+LARGE_BUFFER = 4 << 20
+"""A buffer that grew past this for a large request is given back after it."""
+
+
+class FileRange(Protocol):
+    """Bytes of a file that is open until they are sent."""
+
+    length: int
+    position: int
+
+    def fileno(self) -> int: ...
+
+    def release(self) -> None: ...
+
+
+Part = bytes | memoryview | FileRange
+
+
+class Connection:
+    """A socket with its buffers. ``handle`` gets each frame; it answers with `answer`, at once or later."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        sock: socket.socket,
+        peer: str,
+        max_frame: int,
+        handle: Callable[[Connection, memoryview], None],
+        closed: Callable[[Connection, str], None],
+    ) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._fd = sock.fileno()
+        self.peer = peer
+        self._max_frame = max_frame
+        self._handle = handle
+        self._closed = closed
+        self._buffer = memoryview(bytearray(FIRST_BUFFER))
+        self._have = 0
+        self._out: deque[Part] = deque()
+        self._handling = False
+        self._events = READ
+        self.open = True
+        self.busy = False
+        """A request is being answered; requests behind it wait."""
+        self.abandoned: Callable[[], None] | None = None
+        """What to do if the client leaves before the request at hand is answered."""
+        self.last_used_s = 0.0
+        loop.watch(self._fd, READ, self._on_ready)
+
+    @property
+    def idle(self) -> bool:
+        """True if no request is being answered and no answer waits to be sent."""
+        return not self.busy and not self._out
+
+    def answer(self, parts: Sequence[Part]) -> None:
+        """Send the answer of the request at hand; an empty one sends nothing. Go on with the next request."""
+        if not self.open:
+            _release(parts)
+            return
+        self.busy, self.abandoned = False, None
+        if parts:
+            self._out.extend(parts)
+            self._flush()
+        if self.open and not self._handling:
+            self._take_frames()
+
+    def close(self, why: str = "") -> None:
+        """Close the socket; the requests at hand get no answer."""
+        if not self.open:
+            return
+        self.open = False
+        self._loop.forget(self._fd)
+        _release(self._out)
+        self._out.clear()
+        self._sock.close()
+        self._closed(self, why)
+        if self.abandoned is not None:
+            self.abandoned()
+
+    def _on_ready(self, events: int) -> None:
+        if events & WRITE:
+            self._flush()
+        if self.open and events & ~WRITE:
+            self._receive()
+
+    def _receive(self) -> None:
+        if self._have == len(self._buffer):
+            self._grow()
+        try:
+            size = self._sock.recv_into(self._buffer[self._have :])
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.close(str(error))
+            return
+        if not size:
+            self.close()
+            return
+        self._have += size
+        if not self.busy:
+            self._take_frames()
+        self._watch()
+
+    def _take_frames(self) -> None:
+        """Handle every whole frame in the buffer until one has to wait."""
+        at = 0
+        self._handling = True
+        try:
+            while self.open and not self.busy and not self._out and self._have - at >= 4:
+                size = int.from_bytes(self._buffer[at : at + 4], "big", signed=True)
+                if not 0 < size <= self._max_frame:
+                    self.close(f"a frame of {size} bytes")
+                    return
+                if self._have - at < size + 4:
+                    break
+                frame = self._buffer[at + 4 : at + 4 + size]
+                at += size + 4
+                self.busy = True
+                try:
+                    self._handle(self, frame)
+                except ValueError as error:
+                    self.close(str(error))
+                    return
+                except Exception:
+                    self.close("an unexpected error")
+                    raise
+        finally:
+            self._handling = False
+        if at and self.open:
+            rest = bytes(self._buffer[at : self._have])
+            if len(self._buffer) > LARGE_BUFFER and len(rest) <= FIRST_BUFFER:
+                self._buffer = memoryview(bytearray(FIRST_BUFFER))
+            self._buffer[: len(rest)] = rest
+            self._have = len(rest)
+        self._watch()
+
+    def _grow(self) -> None:
+        """Make room for more of a frame, twice as much as came so far."""
+        whole = self._max_frame + 4
+        if self._have >= 4 and not self.busy:
+            whole = min(whole, int.from_bytes(self._buffer[:4], "big", signed=True) + 4)
+        larger = memoryview(bytearray(max(self._have + 1, min(2 * self._have, whole))))
+        larger[: self._have] = self._buffer[: self._have]
+        self._buffer = larger
+
+    def _watch(self) -> None:
+        """Read only while there is room for requests and no answer waits to be sent."""
+        if not self.open:
+            return
+        full = self.busy and self._have >= FIRST_BUFFER
+        events = WRITE if self._out else 0 if full else READ
+        if events != self._events:
+            self._events = events
+            self._loop.change(self._fd, events)
+
+    def _flush(self) -> None:
+        out = self._out
+        try:
+            while out:
+                part = out[0]
+                if isinstance(part, bytes | memoryview):
+                    more = socket.MSG_MORE if len(out) > 1 else 0
+                    sent = self._sock.send(part, more)
+                    if sent < len(part):
+                        out[0] = memoryview(part)[sent:]
+                        break
+                    out.popleft()
+                else:
+                    sent = os.sendfile(self._fd, part.fileno(), part.position, part.length)
+                    if not sent and part.length:
+                        self.close("a segment ended before its batches were sent")
+                        return
+                    part.position += sent
+                    part.length -= sent
+                    if part.length:
+                        continue
+                    out.popleft()
+                    part.release()
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.close(str(error))
+            return
+        if not out and self._have >= 4 and not self.busy and not self._handling:
+            self._take_frames()
+        self._watch()
+
+
+def _release(parts: Sequence[Part] | deque[Part]) -> None:
+    for part in parts:
+        if not isinstance(part, bytes | memoryview):
+            part.release()

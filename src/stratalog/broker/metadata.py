@@ -1,0 +1,285 @@
+"""What there is: ApiVersions, Metadata, DescribeCluster; topics created, grown and deleted.
+
+A store is one broker, leader of every partition and the only replica.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stratalog.broker.codes import Code, code_of
+from stratalog.errors import InvalidArgumentError, StratalogError, UnknownTopicError
+from stratalog.store.catalog import TopicEntry
+from stratalog.store.topic import Topic
+
+if TYPE_CHECKING:
+    from stratalog.broker.server import Request
+
+NIL = bytes(16)
+INTERNAL = ("__consumer_offsets", "__transaction_state")
+NOT_ASKED = -(2**31)
+"""Authorized operations: nobody asked for them."""
+
+
+def find_topic(request: Request, name: str, topic_id: bytes) -> Topic | None:
+    """Return a topic by its name, or by its id where the request has no name."""
+    store = request.broker.store
+    if not name and topic_id != NIL:
+        entry = store.partitions.registry.topic_by_id(uuid.UUID(bytes=topic_id))
+        if entry is None:
+            return None
+        name = entry.name
+    try:
+        return store.topic(name)
+    except UnknownTopicError:
+        return None
+
+
+def id_of(entry: TopicEntry) -> bytes:
+    """Return a topic's id as messages have it."""
+    return NIL if entry.id is None else entry.id.bytes
+
+
+# -- the broker --------------------------------------------------------------------------------------------
+
+
+def api_versions(request: Request) -> None:
+    """Tell which requests are served, in which versions."""
+    request.answer(_api_versions(request))
+
+
+def unknown_version(request: Request) -> None:
+    """Answer an ApiVersions request of a version that is not known, in the oldest: the client asks again."""
+    request.answer(_api_versions(request)._replace(error_code=Code.UNSUPPORTED_VERSION), 0)
+
+
+def _api_versions(request: Request) -> Any:
+    made = request.response
+    version = made.struct("ApiVersion")
+    return made(
+        api_keys=[
+            version(api_key=key, min_version=api.advertised_low, max_version=api.versions.high)
+            for key, api in sorted(request.broker.apis.items())
+        ]
+    )
+
+
+def describe_cluster(request: Request) -> None:
+    """Tell where this broker is."""
+    broker, made = request.broker, request.response
+    node = made.struct("DescribeClusterBroker")
+    host, port = broker.advertised
+    request.answer(
+        made(
+            endpoint_type=request.body.endpoint_type,
+            cluster_id=broker.cluster_id,
+            controller_id=broker.node_id,
+            brokers=[node(broker_id=broker.node_id, host=host, port=port)],
+            cluster_authorized_operations=NOT_ASKED,
+        )
+    )
+
+
+# -- topics ------------------------------------------------------------------------------------------------
+
+
+def metadata(request: Request) -> None:
+    """Tell which topics there are and that this broker leads them; create those that may be."""
+    body, broker = request.body, request.broker
+    asked = body.topics
+    if asked is None or (request.version == 0 and not asked):
+        _tell(request, [(name, NIL) for name in sorted(broker.store.partitions.entries)])
+        return
+    wanted = [(each.name or "", each.topic_id) for each in asked]
+    registry = broker.store.partitions.registry
+    missing = [name for name, _ in wanted if name and name not in INTERNAL and registry.topic(name) is None]
+    create = broker.auto_create_topics and (request.version < 4 or body.allow_auto_topic_creation)
+    if missing and create:
+        request.off_loop(partial(_create_all, request, missing), lambda found: _tell(request, wanted, found))
+        return
+    _tell(request, wanted)
+
+
+def _create_all(request: Request, names: Sequence[str]) -> dict[str, Code]:
+    """Create topics; return what failed."""
+    failed: dict[str, Code] = {}
+    for name in names:
+        try:
+            request.broker.store.create_topic(name, if_not_exists=True)
+        except (StratalogError, OSError) as error:
+            failed[name] = code_of(error)
+    return failed
+
+
+def _tell(
+    request: Request,
+    wanted: Sequence[tuple[str, bytes]],
+    failed: dict[str, Code] | BaseException | None = None,
+) -> None:
+    broker, made = request.broker, request.response
+    host, port = broker.advertised
+    if isinstance(failed, BaseException):
+        failed = {name: code_of(failed) for name, _ in wanted}
+    node = made.struct("MetadataResponseBroker")
+    request.answer(
+        made(
+            brokers=[node(node_id=broker.node_id, host=host, port=port)],
+            cluster_id=broker.cluster_id,
+            controller_id=broker.node_id,
+            topics=[_topic(request, name, topic_id, failed or {}) for name, topic_id in wanted],
+            cluster_authorized_operations=NOT_ASKED,
+        )
+    )
+
+
+def _topic(request: Request, name: str, topic_id: bytes, failed: dict[str, Code]) -> Any:
+    broker, made = request.broker, request.response
+    topic, part = made.struct("MetadataResponseTopic"), made.struct("MetadataResponsePartition")
+    registry = broker.store.partitions.registry
+    entry = registry.topic(name) if name else registry.topic_by_id(uuid.UUID(bytes=topic_id))
+    if entry is None:
+        unknown = Code.UNKNOWN_TOPIC_OR_PARTITION if name else Code.UNKNOWN_TOPIC_ID
+        return topic(
+            error_code=failed.get(name, unknown),
+            name=name or (None if request.version >= 12 else ""),
+            topic_id=topic_id,
+            topic_authorized_operations=NOT_ASKED,
+        )
+    views = registry.views(entry.name)
+    me = [broker.node_id]
+    return topic(
+        name=entry.name,
+        topic_id=id_of(entry),
+        is_internal=entry.name in INTERNAL,
+        partitions=[
+            part(
+                error_code=Code.NONE,
+                partition_index=number,
+                leader_id=broker.node_id,
+                leader_epoch=getattr(views[number], "leader_epoch", 0),
+                replica_nodes=me,
+                isr_nodes=me,
+            )
+            if number < len(views) and views[number] is not None
+            else part(
+                error_code=Code.KAFKA_STORAGE_ERROR,
+                partition_index=number,
+                leader_id=-1,
+                replica_nodes=me,
+                isr_nodes=(),
+                offline_replicas=me,
+            )
+            for number in range(entry.partitions)
+        ],
+        topic_authorized_operations=NOT_ASKED,
+    )
+
+
+def create_topics(request: Request) -> None:
+    """Create topics, each for itself."""
+    made = request.response
+    result = made.struct("CreatableTopicResult")
+
+    def create(each: Any) -> Any:
+        count = max((part.partition_index + 1 for part in each.assignments), default=each.num_partitions)
+        if each.replication_factor not in (-1, 1):
+            return refused(
+                each, Code.INVALID_REPLICATION_FACTOR, "there is one broker: replication.factor is 1"
+            )
+        if any(tuple(part.broker_ids) != (request.broker.node_id,) for part in each.assignments):
+            return refused(each, Code.INVALID_REPLICA_ASSIGNMENT, "there is one broker, with id 1")
+        if count == 0 or count < -1:
+            return refused(each, Code.INVALID_PARTITIONS, f"{count} partitions")
+        config = {setting.name: setting.value for setting in each.configs}
+        store = request.broker.store
+        if request.body.validate_only:
+            store.check_new_topic(each.name, None if count == -1 else count, config)
+            return result(name=each.name, num_partitions=count, replication_factor=1)
+        topic = store.create_topic(each.name, None if count == -1 else count, config)
+        entry = store.partitions.entry(topic.name)
+        return result(
+            name=each.name,
+            topic_id=id_of(entry),
+            num_partitions=topic.partitions,
+            replication_factor=1,
+        )
+
+    def refused(each: Any, code: Code, why: str) -> Any:
+        return result(name=each.name, error_code=code, error_message=why, num_partitions=-1)
+
+    _for_each(request, request.body.topics, create, refused, lambda found: made(topics=found))
+
+
+def delete_topics(request: Request) -> None:
+    """Delete topics by name or by id, each for itself."""
+    made, body = request.response, request.body
+    result = made.struct("DeletableTopicResult")
+    state = request.api.request.struct("DeleteTopicState")
+    wanted = body.topics if request.version >= 6 else [state(name=name) for name in body.topic_names]
+
+    def delete(each: Any) -> Any:
+        topic = find_topic(request, each.name or "", each.topic_id)
+        if topic is None:
+            code = Code.UNKNOWN_TOPIC_OR_PARTITION if each.name else Code.UNKNOWN_TOPIC_ID
+            return refused(each, code, "there is no such topic")
+        entry = request.broker.store.partitions.entry(topic.name)
+        request.broker.store.delete_topic(topic.name)
+        return result(name=topic.name, topic_id=id_of(entry))
+
+    def refused(each: Any, code: Code, why: str) -> Any:
+        return result(name=each.name, topic_id=each.topic_id, error_code=code, error_message=why)
+
+    _for_each(request, wanted, delete, refused, lambda found: made(responses=found))
+
+
+def create_partitions(request: Request) -> None:
+    """Give topics more partitions, each for itself."""
+    made = request.response
+    result = made.struct("CreatePartitionsTopicResult")
+
+    def grow(each: Any) -> Any:
+        store = request.broker.store
+        known = store.topic(each.name).partitions
+        if each.count <= known:
+            return refused(each, Code.INVALID_PARTITIONS, f"{each.name} has {known} partitions")
+        if not request.body.validate_only:
+            store.add_partitions(each.name, each.count)
+        return result(name=each.name, error_message=None)
+
+    def refused(each: Any, code: Code, why: str) -> Any:
+        return result(name=each.name, error_code=code, error_message=why)
+
+    _for_each(request, request.body.topics, grow, refused, lambda found: made(results=found))
+
+
+def _for_each(
+    request: Request,
+    wanted: Sequence[Any],
+    act: Callable[[Any], Any],
+    refused: Callable[[Any, Code, str], Any],
+    answer: Callable[[list[Any]], Any],
+) -> None:
+    """Do something to each of several things off the loop; one that fails does not keep the others."""
+
+    def work() -> list[Any]:
+        found, seen = [], set()
+        for each in wanted:
+            try:
+                if each.name in seen and each.name:
+                    raise InvalidArgumentError(f"{each.name!r} is there twice")
+                seen.add(each.name)
+                found.append(act(each))
+            except (StratalogError, OSError) as error:
+                found.append(refused(each, code_of(error), str(error)))
+        return found
+
+    def then(found: list[Any] | BaseException) -> None:
+        if isinstance(found, BaseException):
+            error = found
+            found = [refused(each, code_of(error), str(error)) for each in wanted]
+        request.answer(answer(found))
+
+    request.off_loop(work, then)

@@ -1,0 +1,160 @@
+"""Produce and InitProducerId: batches into the log, acknowledged as the client and the topic ask."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stratalog.broker.codes import Code, code_of
+from stratalog.broker.metadata import INTERNAL, find_topic
+from stratalog.errors import StratalogError
+from stratalog.format import batch as batches
+from stratalog.log.write.log_end import Completion
+
+if TYPE_CHECKING:
+    from stratalog.broker.server import Request
+
+
+def produce(request: Request) -> None:
+    """Append to every partition first, then wait once for those whose topic wants them on disk."""
+    body = request.body
+    if body.acks not in (-1, 0, 1):
+        _refuse(request, Code.INVALID_REQUIRED_ACKS)
+        return
+    if body.transactional_id is not None:
+        _refuse(request, Code.INVALID_TXN_STATE)  # no transaction can have been begun here
+        return
+    answer = _Answer(request)
+    for topic in body.topic_data:
+        answer.add_topic(topic)
+    answer.finish()
+
+
+class _Answer:
+    """The answer of one request, sent when the last partition is durable enough."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._parts: list[tuple[Any, list[Any]]] = []
+        self._left = 1  # the request itself, until `finish`
+
+    def add_topic(self, data: Any) -> None:
+        parts: list[Any] = []
+        self._parts.append((data, parts))
+        for part in data.partition_data:
+            parts.append(self._append(data, part, parts, len(parts)))
+
+    def finish(self) -> None:
+        self._left -= 1
+        if self._left:
+            return
+        request, made = self._request, self._request.response
+        if request.body.acks == 0:
+            failed = [part for _, parts in self._parts for part in parts if part.error_code]
+            if failed:  # the only way to tell a client that asks for no answer
+                request.connection.close(
+                    f"a produce without acknowledgement failed: {failed[0].error_message}"
+                )
+            else:
+                request.no_answer()
+            return
+        topic = made.struct("TopicProduceResponse")
+        request.answer(
+            made(
+                responses=[
+                    topic(name=data.name, topic_id=data.topic_id, partition_responses=parts)
+                    for data, parts in self._parts
+                ]
+            )
+        )
+
+    def _append(self, data: Any, part: Any, parts: list[Any], at: int) -> Any:
+        request = self._request
+        made = request.response.struct("PartitionProduceResponse")
+        try:
+            topic = find_topic(request, data.name, data.topic_id)
+            if topic is None:
+                unknown = Code.UNKNOWN_TOPIC_ID if request.version >= 13 else Code.UNKNOWN_TOPIC_OR_PARTITION
+                return made(index=part.index, error_code=unknown, base_offset=-1)
+            if part.records is None:
+                return made(index=part.index, error_code=Code.INVALID_RECORD, base_offset=-1)
+            if topic.name in INTERNAL:
+                return made(index=part.index, error_code=Code.INVALID_TOPIC_EXCEPTION, base_offset=-1)
+            if batches.has_transactional(part.records):  # nobody would ever end it
+                return made(index=part.index, error_code=Code.INVALID_TXN_STATE, base_offset=-1)
+            placed = topic.append_batches(part.index, part.records, wait=False)
+            if placed.flush_due:  # readers see it from then on, also where nobody waits
+                durable = topic.durable(part.index, placed.last_offset + 1)
+                if request.body.acks:
+                    self._left += 1
+                    durable.add_callback(partial(self._synced_elsewhere, parts, at))
+            return made(
+                index=part.index,
+                base_offset=placed.base_offset,
+                log_append_time_ms=placed.timestamp,
+                log_start_offset=placed.log_start_offset,
+            )
+        except (StratalogError, OSError) as error:
+            return self._failed(part.index, error)
+
+    def _failed(self, index: int, error: BaseException) -> Any:
+        response = self._request.response
+        made, bad = response.struct("PartitionProduceResponse"), response.struct("BatchIndexAndErrorMessage")
+        records = []
+        if getattr(error, "record_index", -1) >= 0:
+            records = [bad(batch_index=error.record_index, batch_index_error_message=str(error))]  # type: ignore[attr-defined]
+        return made(
+            index=index,
+            error_code=code_of(error),
+            base_offset=-1,
+            record_errors=records,
+            error_message=str(error),
+        )
+
+    def _synced_elsewhere(self, parts: list[Any], at: int, done: Completion) -> None:
+        """In the thread that synced, under the partition's lock."""
+        self._request.soon(partial(self._synced, parts, at, done.error))
+
+    def _synced(self, parts: list[Any], at: int, error: BaseException | None) -> None:
+        if error is not None:
+            parts[at] = self._failed(parts[at].index, error)
+        self.finish()
+
+
+def _refuse(request: Request, code: Code) -> None:
+    made = request.response
+    topic, part = made.struct("TopicProduceResponse"), made.struct("PartitionProduceResponse")
+    if not request.body.acks:
+        request.no_answer()
+        return
+    request.answer(
+        made(
+            responses=[
+                topic(
+                    name=data.name,
+                    topic_id=data.topic_id,
+                    partition_responses=[
+                        part(index=each.index, error_code=code, base_offset=-1)
+                        for each in data.partition_data
+                    ],
+                )
+                for data in request.body.topic_data
+            ]
+        )
+    )
+
+
+def init_producer_id(request: Request) -> None:
+    """Give out a producer id. One with a transactional id is refused: transactions are not served yet."""
+    made = request.response
+    if request.body.transactional_id is not None:
+        request.answer(made(error_code=Code.UNSUPPORTED_VERSION, producer_id=-1, producer_epoch=-1))
+        return
+
+    def answer(found: range | BaseException) -> None:
+        if isinstance(found, BaseException):
+            request.answer(made(error_code=code_of(found), producer_id=-1, producer_epoch=-1))
+        else:
+            request.answer(made(producer_id=found[0], producer_epoch=0))
+
+    request.off_loop(partial(request.broker.store.allocate_producer_ids, 1), answer)
