@@ -51,7 +51,7 @@ def test_erase_names_the_clones(shell, tmp_path):
     shell.ok("clone", str(tmp_path / "copy"))
     result = shell("erase", "orders", "--key", "k3", "--yes")
     assert str(tmp_path / "copy") in result.stdout
-    assert "erase them there too" in result.stderr
+    assert "erase them there, too" in result.stderr
     assert "v3" in Shell(tmp_path / "copy").lines("read", "orders")
 
 

@@ -222,7 +222,7 @@ def test_segments_and_rolling(orders):
     lines = orders.lines("segments", "orders")
     assert lines[1].split()[:5] == ["0", "0", "10", "sealed", "10"]
     assert "2026-01-01 00:00:00" in lines[1]
-    assert lines[1].endswith("9m")
+    assert lines[1].endswith("2026-01-01 00:09:00")
     assert lines[-1].startswith("2 segments, ")
     assert first["path"] in orders.ok("segments", "--paths")
     assert orders("segments", "orders", "-p", "4").exit_code == ExitCode.NOT_FOUND
@@ -241,7 +241,7 @@ def test_settings_of_a_topic(shell):
     assert row.split() == ["segment.bytes", "67108864", "64.0", "MiB", "topic"]
     assert "sealed before it would grow" in orders.ok("config", "orders", "--docs", "--changed")
     orders.ok("topic", "alter", "orders", "--unset", "segment.bytes")
-    assert "every setting has its default" in orders.ok("config", "orders", "--changed")
+    assert "uses the default of every setting" in orders.ok("config", "orders", "--changed")
     wrong = orders("topic", "alter", "orders", "--unset", "segment.byte")
     assert wrong.exit_code == ExitCode.USAGE
     assert "did you mean segment.bytes?" in wrong.stderr
@@ -262,7 +262,7 @@ def test_several_log_directories(tmp_path):
     shell.ok("topic", "move", "t", "--partition", str(moved), "--to", str(tmp_path / "b"))
     assert [each["partitions"] for each in shell.json("log-dirs")] == [1, 3]
     assert shell.lines("read", "t", "-p", str(moved)) == ["kept"]
-    assert "nobody" in shell.ok("log-dirs")
+    assert "no process" in shell.ok("log-dirs")
 
 
 def test_records_too_large(shell):
@@ -276,6 +276,6 @@ def test_records_too_large(shell):
     assert "more than the 4096 allowed, the smaller of the topic's max.message.bytes and segment.bytes" in (
         result.stderr
     )
-    assert "`stratalog config TOPIC` shows both" in result.stderr
+    assert "see `stratalog config TOPIC`" in result.stderr
     shell.ok("topic", "create", "c", "--config", "cleanup.policy=compact")
     assert shell("append", "c", stdin="no key\n").exit_code == ExitCode.RECORD_REFUSED

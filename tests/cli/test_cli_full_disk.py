@@ -78,4 +78,4 @@ def test_what_finds_no_room_is_an_error(disk: SmallDisk) -> None:
     assert done.returncode == 7
     said = done.stderr.splitlines()
     assert len(said) <= 2, done.stderr
-    assert "make room" in said[-1]
+    assert "free some disk space" in said[-1]

@@ -98,6 +98,20 @@ def test_a_group_begins_in_a_store_that_has_none(tmp_path: Path) -> None:
     assert json.loads(shell.ok("topic", "describe", OFFSETS_TOPIC, "--json"))["partitions"] == 1
 
 
+def test_names_that_are_not_for_a_terminal(shell: Shell, tmp_path: Path) -> None:
+    with stratalog.open(tmp_path / "data") as store:
+        store.groups.offsets.commit("a\nb\x1b[31m", {("orders\x1b[5m", 0): 4})
+    for command in (("group", "list"), ("group", "describe", "a\nb\x1b[31m"), ("inspect",)):
+        out = shell(*command).stdout
+        assert "a\\nb\\x1b[31m" in out
+        assert "\x1b" not in out
+    assert shell.json("group", "list")[0]["group"] == "a\nb\x1b[31m"
+    for group in ("", "\udcff"):
+        result = shell("group", "reset-offsets", group, "--to", "latest", "-t", "orders", "--yes")
+        assert result.exit_code == ExitCode.USAGE
+        assert result.stdout == ""
+
+
 def test_groups_are_deleted(shell: Shell) -> None:
     assert shell("group", "delete", "billing").exit_code == ExitCode.USAGE, "not without --yes"
     shell.ok("group", "delete", "audit", "--topic", "gone", "--yes")

@@ -165,7 +165,7 @@ def test_whole_files():
 def from_json(*lines: object, rules: LineRules = LineRules()):  # noqa: B008 - frozen
     text = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
     found = records_from_json_lines(io.BytesIO(text), "input", rules, NOW)
-    return [item for batch in found for item in batch]
+    return [(record, partition) for batch in found for record, partition, _ in batch]
 
 
 def test_json_lines():
@@ -227,7 +227,7 @@ json_records = st.builds(
 def test_what_read_prints_append_takes(batch):
     printed = b"".join(json_line(record._replace(partition=1, topic="t")) for record in batch)
     found = records_from_json_lines(io.BytesIO(printed), "input", LineRules(), NOW)
-    back = [(record._replace(headers=list(record.headers)), p) for part in found for record, p in part]
+    back = [(record._replace(headers=list(record.headers)), p) for part in found for record, p, _ in part]
     assert back == [(Record(*record[:4]), 1) for record in batch]
 
 

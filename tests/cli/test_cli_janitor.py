@@ -215,7 +215,7 @@ def test_erasing_asks_on_a_terminal(tmp_path, answer, code, left):
     shell.ok("topic", "create", "t")
     shell.ok("append", "t", "-K", ":", stdin="a:1\nb:2\n")
     with terminal(tmp_path, "erase", "t", "--key", "a") as (process, fd):
-        assert b"Erase 1 record of 1 key from t for good?" in everything(fd, until=b"]:")
+        assert b"Erase 1 record of 1 key from t permanently?" in everything(fd, until=b"]:")
         os.write(fd, answer)
         everything(fd)
     assert process.returncode == code

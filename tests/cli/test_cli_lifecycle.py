@@ -74,7 +74,7 @@ def test_a_preview_shows_what_goes_when_and_why_and_the_round_does_just_that(she
     assert [row["base_offset"] for row in shell.json("segments")] == [20, 30]
     again = shell("retain")
     assert again.stdout == ""
-    assert "nothing to do now; next to go is orders-0 up to offset 29" in again.stderr
+    assert "nothing to do now; next deletion: orders-0 up to offset 29" in again.stderr
 
 
 def test_only_the_topic_asked_for(shell):
@@ -400,7 +400,7 @@ def test_one_line_says_it_all():
     assert summary(LifecycleReport(True, steps[:1]), 0).startswith("would delete 1 segment (1.0 KiB); ")
     assert summary(LifecycleReport(True, (step(action="skip"),)), 0) == "nothing to do now, 1 put off"
     later = LifecycleReport(True, (step(when_ms=2 * DAY_MS + 7), step(when_ms=3 * DAY_MS, topic="u")))
-    assert summary(later, 0) == "nothing to do now; next to go is t-0 up to offset 9 (1.0 KiB), in 2d"
+    assert summary(later, 0) == "nothing to do now; next deletion: t-0 up to offset 9 (1.0 KiB), in 2d"
 
 
 def test_one_of_a_thing_is_singular(shell, tmp_path):

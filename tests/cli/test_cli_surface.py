@@ -72,7 +72,7 @@ def test_errors_say_the_way_out():
     assert "did not answer" in said[errors.StoreLockedError]
     assert "stratalog topic list" in said[errors.UnknownTopicError]
     assert "stratalog verify" in said[errors.CorruptionError]
-    assert "make room" in said[errors.DiskFullError]
+    assert "free some disk space" in said[errors.DiskFullError]
     assert "here: Permission denied" in said[PermissionError]
     assert "stop that process" in guard.explain(errors.StoreLockedError("held"))
     assert "only read" in guard.explain(errors.StoreLockedError("held", pid=3))
@@ -169,13 +169,15 @@ def test_a_mistyped_path_is_told_and_not_made(tmp_path, arguments):
     ],
 )
 def test_an_empty_directory_is_no_store(tmp_path, arguments):
-    """A disk that is not mounted must not look like a healthy store, nor be written to."""
+    """A disk that is not mounted, or a path like /etc, must not look like a store, nor be written to."""
     (tmp_path / "lost+found").mkdir()
+    (tmp_path / "dbus-1").mkdir()  # the name of a partition, but none of its files
+    (tmp_path / "dbus-1" / "session.conf").touch()
     result = run(app, [*arguments, "--data", str(tmp_path)], input="x\n")
     assert result.exit_code == ExitCode.NOT_FOUND
     assert f"no store at {tmp_path}" in result.stderr
     assert "mounted" in result.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["lost+found"]
+    assert {path.name for path in tmp_path.rglob("*")} == {"lost+found", "dbus-1", "session.conf"}
 
 
 def test_a_store_begins_in_an_empty_directory(tmp_path):
@@ -232,6 +234,7 @@ def test_config_lists_every_setting():
     text = run(app, ["config"]).stdout
     assert all(setting.name in text for setting in SETTINGS)
     assert "1.0 GiB" in text
+    assert "createtime" not in text, "values are shown as they are written"
     docs = run(app, ["config", "--docs"]).stdout
     assert all(setting.doc in docs for setting in SETTINGS)
     one = run(app, ["config", "--find", "log.roll.hours"]).stdout
@@ -281,10 +284,10 @@ def test_segments_for_people():
         "KiB",
         "2026-01-01",
         "00:00:00",
-        "1m",
-        "30s",
+        "2026-01-01",
+        "00:01:30",
     ]
-    assert "… to 2026-01-01 00:01:30" in text[2]
+    assert text[2].endswith("1.5 KiB                       2026-01-01 00:01:30")
     assert text[-1] == "2 segments, 3.0 KiB"
     assert "orders" in segment_table([segment()], with_topic=True, paths=True).plain()
     assert "1 segment, 1.5 KiB" in segment_table([segment()], with_topic=True, paths=True).plain()

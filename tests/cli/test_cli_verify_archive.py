@@ -103,7 +103,7 @@ def test_repair_tells_of_the_archive_and_never_that_all_is_well(shell: Shell) ->
         assert result.exit_code == 5, result.output
         assert "the archive cannot be read" in result.stdout
         assert "log.archive.url" in result.stdout
-        assert "leave --dry-run out" not in result.stdout
+        assert "omit --dry-run" not in result.stdout
         assert "nothing to do" not in result.stderr
     (report,) = json.loads(shell("repair", "old", "--action", "drop-damaged", "--yes", "--json").stdout)
     assert [each["path"] for each in report["left"]] == ["old-0"]

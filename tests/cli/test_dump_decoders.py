@@ -8,26 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.cli.dump import schemas
 from stratalog.cli.dump.decoders import control_facts, control_text, decoder
-from stratalog.cli.dump.schema import Message, Reader, parse_table, read_message, to_json
+from stratalog.cli.dump.schema import Reader, read_message, to_json
 from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError
 from stratalog.kernel.dump import RawRecord
+from stratalog.wire.schema import Message, table
 
 # One line a message: name, version, bytes in hex ("-" for none), JSON; written by Kafka 4.3.1's classes.
 MESSAGES = (Path(__file__).parent / "dump_expected" / "messages.txt").read_bytes().decode().split("\n")[:-1]
 
+NAMES = ["offsets", "transaction-log", "share-group-state", "cluster-metadata"]
+NOT_IN_LOGS = ("ControlRecordTypeSchema", "EndTxnMarker", "QuorumStateData", "DefaultPrincipalData")
 TABLES: dict[str, Message] = {
     name: message
-    for text in (
-        *schemas.COORDINATORS.values(),
-        schemas.CONSUMER_PROTOCOL,
-        schemas.CONTROL,
-        schemas.CLUSTER_METADATA,
-    )
-    for name, message in parse_table(text).items()
+    for each in (*NAMES, "consumer-protocol", "control")
+    for name, message in table(each).items()
+    if name not in NOT_IN_LOGS
 }
-NAMES = ["offsets", "transaction-log", "share-group-state", "cluster-metadata"]
 
 
 def record(key: bytes | None, value: bytes | None) -> RawRecord:

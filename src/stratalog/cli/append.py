@@ -10,6 +10,7 @@ import base64
 import binascii
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,15 +19,15 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from stratalog.cli.console import counted, note, progress
+from stratalog.cli.guard import WrongUsage
 from stratalog.cli.read import unescape
 from stratalog.cli.session import Session, TopicArgument, arg, command, opt
 from stratalog.config.units import parse_time
 from stratalog.errors import (
     InvalidArgumentError,
     InvalidRecordError,
+    RecordTooLargeError,
     StratalogError,
     UnknownPartitionError,
 )
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 20
 MAX_LINE_BYTES = 256 << 20
-Item = tuple[Record, int | None]
-"""A record and the partition it names."""
+Item = tuple[Record, int | None, int]
+"""A record, the partition it names, and the number of its line; 0 for a whole file."""
 
 
 @command
@@ -49,9 +50,10 @@ def append(
         list[str] | None, arg("[FILE]...", "Input files; stdin when there are none, or for -.")
     ] = None,
     jsonl: Annotated[
-        bool, opt("--jsonl", 'One JSON object a line, as read --json prints: {"key": "k", "value": "v", …}.')
+        bool,
+        opt("--jsonl", 'One JSON object per line, as from read --json: {"key": "k", "value": "v", …}.'),
     ] = False,
-    whole: Annotated[bool, opt("--whole", "Each file is one record, instead of each line.")] = False,
+    whole: Annotated[bool, opt("--whole", "Make each file one record, not each line.")] = False,
     key: Annotated[str | None, opt("--key -k", "The key of every record.")] = None,
     key_delimiter: Annotated[
         str | None,
@@ -61,10 +63,10 @@ def append(
         ),
     ] = None,
     header: Annotated[
-        list[str] | None, opt("--header -H NAME=VALUE", "A header for every record; may be repeated.")
+        list[str] | None, opt("--header -H NAME=VALUE", "A header for every record; repeatable.")
     ] = None,
     partition: Annotated[
-        int | None, opt("--partition -p N", "The partition; else chosen by key as Kafka does.", min=0)
+        int | None, opt("--partition -p N", "The partition; chosen by key by default, as in Kafka.", min=0)
     ] = None,
     timestamp: Annotated[
         str | None, opt("--timestamp -T TIME", "The time of every record: ISO, -10m or epoch ms.")
@@ -74,11 +76,11 @@ def append(
     ] = False,
     sync: Annotated[bool, opt("--sync", "Wait until the records are on disk.")] = False,
 ) -> None:
-    """Append records: one a line, one JSON object a line, or one a file."""
+    """Append records: one per line, one JSON object per line, or one per file."""
     if jsonl and (whole or key_delimiter is not None):
-        raise typer.BadParameter("--jsonl does not go with --whole or --key-delimiter")
+        raise WrongUsage("--jsonl cannot be used with --whole or --key-delimiter")
     if key is not None and key_delimiter is not None:
-        raise typer.BadParameter("--key and --key-delimiter contradict each other")
+        raise WrongUsage("--key and --key-delimiter cannot be used together")
     now_ms = time.time_ns() // 1_000_000
     rules = LineRules(
         key=None if key is None else key.encode("utf-8", "surrogateescape"),
@@ -88,23 +90,22 @@ def append(
         null_empty=null_empty,
     )
     tally = Tally(topic)
-    with session.read() as store:  # before the input is read, and also when there is none
-        found = store.topic(topic)
-        if partition is not None and partition >= found.partitions:
-            raise UnknownPartitionError(f"topic {topic} has no partition {partition}")
     with session.change() as client:
+        found = client.describe_topic(topic)  # before the input is read, and also when there is none
+        if partition is not None and partition >= found["partitions"]:
+            raise UnknownPartitionError(f"topic {topic} has no partition {partition}")
         try:
             for name in files or ["-"]:
                 with open_input(name) as stream, _watched(stream, name) as report:
                     for batch in _batches(stream, name, rules, jsonl=jsonl, whole=whole, now_ms=now_ms):
-                        _send(client, tally, batch, partition, sync)
+                        _send(client, tally, batch, _shown(name), partition, sync)
                         report()
         except (StratalogError, OSError):
             if tally.records:
                 note(f"stratalog: before the error {tally.line()}")
             raise
         except KeyboardInterrupt:
-            note(f"stratalog: interrupted; {tally.line()}; a batch under way may be in the log too")
+            note(f"stratalog: interrupted; {tally.line()}; the batch being written may also be in the log")
             raise
     session.tell(tally.facts(), tally.line())
 
@@ -146,7 +147,7 @@ class Tally:
 def _delimiter(text: str) -> bytes:
     delimiter = unescape(text)
     if not delimiter:
-        raise typer.BadParameter("--key-delimiter must not be empty")
+        raise WrongUsage("--key-delimiter must not be empty")
     return delimiter
 
 
@@ -157,6 +158,10 @@ def open_input(name: str) -> AbstractContextManager[IO[bytes]]:
     if os.path.isdir(name):
         raise InvalidArgumentError(f"{name} is a directory: give the files in it, or - for stdin")
     return open(name, "rb")
+
+
+def _shown(name: str) -> str:
+    return "stdin" if name == "-" else name
 
 
 @contextmanager
@@ -173,24 +178,38 @@ def _watched(stream: IO[bytes], name: str) -> Iterator[Callable[[], None]]:
 def _batches(
     stream: IO[bytes], name: str, rules: LineRules, *, jsonl: bool, whole: bool, now_ms: int
 ) -> Iterator[Iterable[Item]]:
-    name = "stdin" if name == "-" else name
+    name = _shown(name)
     if whole:
-        yield [(record_from_file(stream, name, rules), None)]
+        yield [(record_from_file(stream, name, rules), None, 0)]
     elif jsonl:
         yield from records_from_json_lines(stream, name, rules, now_ms)
     else:
+        number = 0
         for lines in chunks_of_lines(stream, name):
-            yield [(rules.record(line), None) for line in lines]
+            yield [(rules.record(line), None, at) for at, line in enumerate(lines, number + 1)]
+            number += len(lines)
+
+
+_NUMBERED = re.compile(r"\Arecord \d+: ")
+"""The number of a record within a batch, which means nothing to the reader of a file."""
 
 
 def _send(
-    client: AdminClient, tally: Tally, batch: Iterable[Item], partition: int | None, sync: bool
+    client: AdminClient, tally: Tally, batch: Iterable[Item], name: str, partition: int | None, sync: bool
 ) -> None:
     """Append a batch in the order of the input, in runs of one partition that all have a time or none."""
     for (target, _), run in groupby(batch, lambda item: (item[1], item[0].timestamp is None)):
-        records = [record for record, _ in run]
-        for where in client.append(tally.topic, records, target if partition is None else partition, sync):
-            tally.add(where.partition, where.offset, where.count)
+        items = list(run)
+        records = [record for record, _, _ in items]
+        target = target if partition is None else partition
+        try:
+            placed = client.append(tally.topic, records, target, sync)
+        except RecordTooLargeError as error:
+            *_, line = max(items, key=lambda item: len(item[0].value or b"") + len(item[0].key or b""))
+            where = f"{name} line {line}" if line else name
+            raise RecordTooLargeError(f"{where}: {_NUMBERED.sub('', error.message)}") from error
+        for each in placed:
+            tally.add(each.partition, each.offset, each.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +257,7 @@ def chunks_of_lines(stream: IO[bytes], name: str) -> Iterator[list[bytes]]:
 
 def records_from_json_lines(
     stream: IO[bytes], name: str, rules: LineRules, now_ms: int
-) -> Iterator[list[tuple[Record, int | None]]]:
+) -> Iterator[list[Item]]:
     """Read one JSON object a line, as ``read --json`` prints them, each with the partition it names."""
     number = 0
     for lines in chunks_of_lines(stream, name):
@@ -248,7 +267,7 @@ def records_from_json_lines(
             if not line.strip():
                 continue
             try:
-                found.append(_from_json(json.loads(line), rules, now_ms))
+                found.append((*_from_json(json.loads(line), rules, now_ms), number))
             except (ValueError, RecursionError) as error:
                 reason = f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else error
                 raise InvalidRecordError(f"{name} line {number}: {reason}") from None

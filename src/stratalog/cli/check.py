@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stratalog.cli.console import Table, counted, note, progress, show, show_json, warnings
-from stratalog.cli.guard import ExitCode
+from stratalog.cli.guard import ExitCode, WrongUsage
 from stratalog.cli.session import (
     OptionalTopic,
     PartitionOption,
@@ -42,9 +42,9 @@ class Action(enum.StrEnum):
 
 @command
 def verify(session: Session, topic: OptionalTopic = None, partition: PartitionOption = None) -> None:
-    """Check every byte and name each damaged range and the records lost to it (exit code 5)."""
+    """Check every byte; list damaged ranges and lost offsets (exit code 5 if there are any)."""
     if partition is not None and topic is None:
-        raise typer.BadParameter("--partition needs a TOPIC")
+        raise WrongUsage("--partition needs a TOPIC")
     with warnings.holding() as told, session.read() as store, progress("verifying") as bar:
         from stratalog.store import verify as verify_store
 
@@ -71,11 +71,11 @@ def verify(session: Session, topic: OptionalTopic = None, partition: PartitionOp
         session.tell(facts, f"no damage in {checked}")
         return
     table = damage_table(report.damages)
-    advice = "`stratalog repair TOPIC` shows what can be done"
+    advice = "`stratalog repair TOPIC` shows how to repair it"
     if all(os.path.dirname(damage.path) in map(os.path.normpath, session.paths) for damage in report.damages):
         advice = "no repair is needed, see above"  # files of a log directory, each with what to do
     advice = _unread(report.damages) or advice
-    table.footer = f"{len(report.damages):,} damaged in {checked}; {advice}"
+    table.footer = f"{counted(len(report.damages), 'damaged range')} in {checked}; {advice}"
     session.tell(facts, table)
     raise typer.Exit(ExitCode.CORRUPTION)
 
@@ -98,14 +98,14 @@ def repair(
         Action | None,
         opt(
             "--action -a",
-            "rebuild-indexes gives nothing up; drop-damaged leaves the damaged ranges out; truncate "
-            "ends the log before the first of them. Without it damage is only reported.",
+            "rebuild-indexes loses nothing; drop-damaged removes damaged ranges; truncate "
+            "ends the log before the first one. Without --action damage is only reported.",
         ),
     ] = None,
     dry_run: Annotated[bool, opt("--dry-run -n", "Only show what would be done.")] = False,
-    yes: Annotated[bool, opt("--yes -y", "Do not ask before records are given up.")] = False,
+    yes: Annotated[bool, opt("--yes -y", "Do not ask before records are dropped.")] = False,
 ) -> None:
-    """Repair a topic as --action tells, and list what was given up (exit code 5: damage is left).
+    """Repair a topic with --action, and list lost records (exit code 5 if damage is left).
 
     Without --action, or with --dry-run, nothing is changed.
     """
@@ -120,8 +120,8 @@ def repair(
             done = [(each, client.repair(topic, each, action=chosen, dry_run=True)) for each in partitions]
             if not dry_run:
                 if any(report.lost for _, report in done) and not yes:
-                    _show_lost(done, topic, "would be given up")
-                    confirm("Give these records up for good?", yes)
+                    _show_lost(done, topic, "would be lost")
+                    confirm("Drop these records permanently?", yes)
                 done = [
                     (each, client.repair(topic, each, action=chosen, dry_run=False)) for each in partitions
                 ]
@@ -135,7 +135,7 @@ def repair(
     if session.json:
         show_json([_report_facts(report, topic, each, action, dry_run) for each, report in done])
     else:
-        _show_lost(done, topic, "would be given up" if dry_run else "given up")
+        _show_lost(done, topic, "would be lost" if dry_run else "lost")
         from stratalog.log.check.repair import NOTHING
 
         for each, report in done:
@@ -144,7 +144,7 @@ def repair(
         if left:
             lost = [damage for _, report in done for damage in report.lost]
             table = damage_table([damage for damage in left if damage not in lost])
-            table.footer = f"{len(left):,} damaged; {_advice(topic, action, dry_run, left)}"
+            table.footer = f"{counted(len(left), 'damaged range')}; {_advice(topic, action, dry_run, left)}"
             show(table)
     if left:
         raise typer.Exit(ExitCode.CORRUPTION)
@@ -165,13 +165,13 @@ def _advice(topic: str, action: Action | None, dry_run: bool, left: Sequence[Dam
         return unread
     if action is None:
         return (
-            f"nothing was changed: `stratalog repair {topic} --action rebuild-indexes` makes indexes and "
-            "seals again, --action drop-damaged leaves the damaged ranges out, --action truncate ends "
-            "the log before the first of them"
+            f"nothing was changed: `stratalog repair {topic} --action rebuild-indexes` rebuilds indexes and "
+            "seals, --action drop-damaged removes the damaged ranges, --action truncate ends "
+            "the log before the first one"
         )
     if dry_run:
-        return "a dry run, nothing was changed: leave --dry-run out to repair"
-    return "still there: --action drop-damaged or --action truncate gives up the records that are lost"
+        return "dry run, nothing was changed: omit --dry-run to repair"
+    return "damage is left: --action drop-damaged or --action truncate drops the lost records"
 
 
 def _unread(damages: Sequence[Damage]) -> str:
@@ -194,9 +194,9 @@ def damage_facts(damage: Damage) -> dict[str, Any]:
 
 def damage_table(damages: Sequence[Damage]) -> Table:
     """Return damaged ranges as a table."""
-    table = Table("*~file", ">bytes", ">offsets lost", "~why")
+    table = Table("*~file", "->bytes", ">offsets lost", "~why")
     for damage in damages:
-        end = damage.end if damage.end >= 0 else ""
+        end = damage.end - 1 if damage.end > damage.start else ""
         table.add(
             damage.path,
             "-" if damage.start < 0 else f"{damage.start}-{end}",

@@ -18,14 +18,18 @@ from stratalog.errors import StratalogError
 Progress = Callable[[int, int], None]
 NamedProgress = Callable[[str, int, int], None]
 
-_MARKS = ">*.~"
+_MARKS = ">*.~-"
+FOLDED_WIDTH = 16
+"""A column that may be wrapped keeps this many characters, if it has as many."""
+GAP = 3
 
 
 class Table:
     """Rows of text under columns, with a short line above and below.
 
     Marks in front of a column's title: ``>`` aligned to the right, and on a terminal ``*`` bold, ``.`` dim,
-    ``~`` wrapped instead of cut.
+    ``~`` wrapped. A terminal that is too narrow gets whole columns less: those with the most ``-`` first,
+    then from the right. The first column stays, and is wrapped if it must be. A pipe always gets everything.
     """
 
     def __init__(self, *columns: str, title: str = "", footer: str = "") -> None:
@@ -197,20 +201,32 @@ def _show_rich(table: Table) -> None:
     console = Console(highlight=False)
     if table.title:
         console.print(Text(table.title, style="bold"))
-    if table.rows:
+    rows = [[f"{cell:,}" if isinstance(cell, int) else cell for cell in row] for row in table.rows]
+
+    folds = ["~" in marks or at == 0 for at, marks in enumerate(table.marks)]
+    widths = [max(map(len, cells)) for cells in zip(table.titles, *rows, strict=True)]
+    narrowest = max(FOLDED_WIDTH, console.width // 3)
+    widths = [min(width, narrowest) if fold else width for width, fold in zip(widths, folds, strict=True)]
+    shown = list(range(len(widths)))
+    while len(shown) > 1 and sum(widths[at] + GAP for at in shown) - GAP > console.width:
+        shown.remove(max(shown[1:], key=lambda at: (table.marks[at].count("-"), at)))
+    if rows:
         drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-        for title, marks in zip(table.titles, table.marks, strict=True):
+        for at in shown:
+            marks = table.marks[at]
             drawn.add_column(
-                title,
+                table.titles[at],
                 justify="right" if ">" in marks else "left",
                 style="bold" if "*" in marks else "dim" if "." in marks else "",
-                overflow="fold" if "~" in marks else "ellipsis",
-                no_wrap="~" not in marks,
+                overflow="fold",
+                no_wrap=not folds[at],
+                min_width=widths[at],
             )
-        for row in table.rows:
-            cells = [f"{cell:,}" if isinstance(cell, int) else cell for cell in row]
-            drawn.add_row(*(Text(cell, style=_STATE_STYLES.get(cell, "")) for cell in cells))
+        for row in rows:
+            drawn.add_row(*(Text(row[at], style=_STATE_STYLES.get(row[at], "")) for at in shown))
         console.print(drawn)
+        if left_out := [title for at, title in enumerate(table.titles) if at not in shown]:
+            console.print(Text(f"not shown, too narrow: {', '.join(left_out)}", style="dim"))
     if table.footer:
         console.print(Text(table.footer, style="dim"))
 

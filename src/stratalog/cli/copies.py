@@ -16,6 +16,7 @@ import typer
 from stratalog.cli import guard
 from stratalog.cli.append import open_input
 from stratalog.cli.console import Table, note, progress
+from stratalog.cli.guard import WrongUsage
 from stratalog.cli.session import Session, TopicArgument, TopicsOption, arg, command, opt
 from stratalog.cli.topics import ConfigOption, parse_settings
 from stratalog.config.units import format_bytes, format_time, parse_time
@@ -30,10 +31,13 @@ _TO_OFFSET = re.compile(r"(?:(?P<topic>[^:=]+):(?P<partition>[0-9]{1,9})=)?(?P<o
 TargetArgument = Annotated[str, arg("TARGET", "The directory of the new store.")]
 KeepRetentionOption = Annotated[
     bool,
-    opt("--keep-retention", "Keep retention.ms even if it would delete the copied records; else it is -1."),
+    opt(
+        "--keep-retention",
+        "Keep retention.ms even if it would delete copied records; else -1 is set.",
+    ),
 ]
 DryRunOption = Annotated[bool, opt("--dry-run -n", "Only show what would be done.")]
-NameOption = Annotated[str | None, opt("--name NAME", "The topic's name here; else its own name.")]
+NameOption = Annotated[str | None, opt("--name NAME", "New name of the topic; its own by default.")]
 KafkaDirs = Annotated[
     list[str], arg("KAFKA_DIR...", "The log.dirs of the stopped Kafka broker, all of them.")
 ]
@@ -45,7 +49,7 @@ def clone(
     target: TargetArgument,
     topics: TopicsOption = None,
 ) -> None:
-    """Copy the store in an instant: sealed segments are hard links, only the active ones are copied.
+    """Clone the store: sealed segments are hard-linked, only active ones are copied.
 
     On another filesystem everything is copied. The copy is a store of its own: changes to one of them do not
     affect the other.
@@ -64,13 +68,13 @@ def restore(
     session: Session,
     target: TargetArgument,
     to_time: Annotated[
-        str | None, opt("--to-time TIME", "As of this moment: 2026-01-01T12:00:00Z, -10m or epoch ms.")
+        str | None, opt("--to-time TIME", "The state at this time: 2026-01-01T12:00:00Z, -10m or epoch ms.")
     ] = None,
     to_offset: Annotated[
         list[str] | None,
         opt(
             "--to-offset TOPIC:PARTITION=N",
-            "Up to this offset, not included; as often as needed, the other partitions come whole. "
+            "Up to this offset (exclusive); repeatable. Other partitions are restored completely. "
             "With one partition in all, N alone.",
         ),
     ] = None,
@@ -84,18 +88,18 @@ def restore(
     ] = None,
     topics: TopicsOption = None,
     abort_open: Annotated[
-        bool, opt("--abort-open", "End transactions that were open at that moment with an abort.")
+        bool, opt("--abort-open", "Abort transactions that were open at that time.")
     ] = False,
     keep_retention: KeepRetentionOption = False,
 ) -> None:
-    """Build a new store as this one was at a moment, from local and archived segments.
+    """Build a new store with the state of this one at a given time, from local and archived segments.
 
     Records that retention or compaction removed since then are not restored. This store stays as it is.
     """
     from stratalog.store import copies
 
     if to_time is None and not to_offset and from_archive is None:
-        raise typer.BadParameter("no moment given: use --to-time TIME or --to-offset TOPIC:PARTITION=N")
+        raise WrongUsage("no moment given: use --to-time TIME or --to-offset TOPIC:PARTITION=N")
     session.refuse_read_only()
     moment = None if to_time is None else parse_time(to_time, time.time_ns() // 1_000_000)
     source = None
@@ -196,13 +200,13 @@ def export(
     file: Annotated[str, arg("FILE", "The file to write; - is stdout.")],
     force: Annotated[bool, opt("--force", "Replace FILE if it exists.")] = False,
 ) -> None:
-    """Write a topic, records, indexes and settings, to one file with checksums; - is stdout."""
+    """Write a topic with its records, indexes and settings to one checksummed file; - is stdout."""
     from stratalog.store import copies
 
     if file == "-" and session.json:
-        raise typer.BadParameter("--json and the topic itself cannot both go to stdout")
+        raise WrongUsage("--json and the topic itself cannot both go to stdout")
     if file != "-" and not force and os.path.exists(file):
-        raise typer.BadParameter(f"{file} already exists; --force replaces it")
+        raise WrongUsage(f"{file} already exists; --force replaces it")
     session.require_store()
     with progress("exporting") as bar:
         target: Any = sys.stdout.buffer if file == "-" else file
@@ -229,7 +233,7 @@ def import_(
         bool, opt("--check", "Only check the file to its last byte; no store is needed.")
     ] = False,
 ) -> None:
-    """Import an exported topic, and make the store if there is none. It appears whole or not at all.
+    """Import an exported topic completely or not at all; create the store if there is none.
 
     FILE is what export wrote; - is stdin: stratalog export T - | stratalog import - --data OTHER
     """
@@ -259,10 +263,10 @@ def graduate(
     kafka_log_dir: KafkaDirs,
     dry_run: DryRunOption = False,
     allow_retention: Annotated[
-        bool, opt("--allow-retention", "Go on even if the topic's retention there would delete old records.")
+        bool, opt("--allow-retention", "Continue even if the broker's retention would delete old records.")
     ] = False,
 ) -> None:
-    """Hand a topic to a real Kafka broker: fill the directories that the broker made for it.
+    """Copy a topic into a Kafka broker's directories, created by the broker for it.
 
     Create the topic there first, with as many partitions and retention.ms=-1, and stop the broker. The topic
     here stays as it is.
@@ -303,7 +307,7 @@ def adopt(
     config: ConfigOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Take a topic over from a stopped Kafka broker, with its settings; its files are only read.
+    """Copy a topic and its settings from a stopped Kafka broker; the broker's files are not changed.
 
     Without settings in the broker's metadata everything is kept: no default retention deletes old records.
     """

@@ -28,33 +28,33 @@ $ stratalog janitor --preview
 $ stratalog verify
 ```
 
-- The store is `--data DIR` (again for each further log directory), or `STRATALOG_DATA`, several directories
-  separated by `:`. `--data` and `--debug` may stand before the command; all other options stand after it.
+- The store is `--data DIR` (repeat it for several log directories), or `STRATALOG_DATA`, several directories
+  separated by `:`. `--data` and `--debug` may come before the command; all other options come after it.
 - Settings that a program gives to `open(config=…)`, such as `log.archive.url` or `log.retention.ms`, are kept
   with the store, and the command line uses them. `--store-config NAME=VALUE`, or `STRATALOG_CONFIG`, several
   separated by `;`, sets others for one command. A program that holds the store has its own settings: a
   command that must ask it (every change, preview and count) refuses `--store-config` and ignores
   `STRATALOG_CONFIG`.
-- Data goes to stdout, messages and progress to stderr. Progress bars and colour only on a terminal;
+- Data goes to stdout, messages and progress to stderr. Progress bars and colour appear only on a terminal;
   `NO_COLOR` is respected. In a pipe tables are plain aligned columns.
-- Every command works beside a program that holds the store: reads open it read-only, changes are asked of
+- Every command works while a program holds the store: reads open it read-only, changes are sent to
   the program that holds it.
-- `--json` gives one JSON document, or for records one JSON object a line.
+- `--json` prints one JSON document, or for records one JSON object per line.
 - An error is one line on stderr and an exit code; `--debug` shows where it came from. On a terminal wrong
   arguments (exit code 2) are several lines: the usage, and what is wrong.
 - `stratalog --install-completion` sets up the shell: commands, options, topics and settings are completed.
 
 ## Positions and times
 
-`--from` and `--to` take `earliest`, `latest`, an offset (`1234`), the last so many records of each partition
+`--from` and `--to` take `earliest`, `latest`, an offset (`1234`), the last N records of each partition
 (`-5`), a time ago (`-10m`, `-1h30m`, `-7d`), an ISO time (`2026-01-01`, `2026-01-01T12:00:00Z`; UTC without a
 zone), `now`, or `@` with epoch milliseconds. An offset means one partition: a topic with several also needs
-`--partition`. Ranges include their start and not their end. A time range holds the records whose own
-timestamp is in it, in whatever order they were appended.
+`--partition`. Ranges include their start but not their end. A time range selects the records whose own
+timestamp is in it, regardless of the order in which they were appended.
 
 ## Formats
 
-`read` prints values, one a line, into a pipe, and offset, time, key and value on a terminal, where
+`read` prints values, one per line, into a pipe, and offset, time, key and value on a terminal, where
 control characters are shown escaped. `--format` is kcat's: `%s` value, `%S` its length (-1 for null), `%k`
 key, `%K` its length, `%o` offset, `%p` partition, `%t` topic, `%T` timestamp in ms, `%h` headers, `%%`, and
 `\\n` `\\t` `\\r` `\\0` `\\\\` `\\xNN`. `--json` prints what `append --jsonl` takes back: bytes that are not
@@ -65,11 +65,11 @@ UTF-8 are in `key_base64` and `value_base64`.
 _COMMANDS = """\
 ## Commands
 
-Besides its own options every command but `dump` has `--data DIR`, `--store-config NAME=VALUE`,
+In addition to its own options every command except `dump` has `--data DIR`, `--store-config NAME=VALUE`,
 `--json`, `--read-only` (a command that may change a file is refused with exit code 7, as with
 `STRATALOG_READ_ONLY=1` in the environment) and `--debug`. Every `pipeline` command also has `--archive URL`
-(the archive, beside `--data` or instead of it), `--master URL` (where Spark runs; `local[*]` unless given)
-and `--conf NAME=VALUE` (a setting of Spark, as often as needed).
+(the archive, with `--data` or instead of it), `--master URL` (where Spark runs; `local[*]` by default)
+and `--conf NAME=VALUE` (a setting of Spark, repeatable).
 """
 _COMMON = frozenset({"--help", "--data", "--store-config", "--debug", "--json", "--read-only"})
 _SPARK = frozenset({"--archive", "--master", "--conf"})

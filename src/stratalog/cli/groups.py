@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stratalog.cli.console import Table, counted, show
-from stratalog.cli.read import Position, parse_position
+from stratalog.cli.guard import WrongUsage
+from stratalog.cli.read import Position, parse_position, printable
 from stratalog.cli.session import (
     PartitionOption,
     Session,
@@ -32,7 +33,7 @@ GroupArgument = Annotated[str, arg("GROUP", "The group's name.")]
 TopicOption = Annotated[
     str | None, opt("--topic -t TOPIC", "Only this topic.", autocompletion=complete_topic)
 ]
-DryRunOption = Annotated[bool, opt("--dry-run", "Show what would change, change nothing.")]
+DryRunOption = Annotated[bool, opt("--dry-run", "Only show what would change.")]
 
 
 @app.command(name="list")
@@ -41,7 +42,7 @@ def list_(session: Session) -> None:
     """List every group with its topics and its lag."""
     with session.read() as store:
         rows = {group: _rows(store, offsets) for group, offsets in store.groups.offsets.all().items()}
-    table = Table("*group", ">partitions", ">lag", "topics", "last commit")
+    table = Table("*group", "->partitions", ">lag", "topics", "last commit")
     table.footer = "" if rows else "no groups"
     facts = []
     for group, each in rows.items():
@@ -51,7 +52,7 @@ def list_(session: Session) -> None:
         facts.append(
             {"group": group, "partitions": len(each), "lag": lag, "topics": topics, "committed_ms": last}
         )
-        table.add(group, len(each), lag, ", ".join(topics), format_time(last))
+        table.add(_shown(group), len(each), lag, ", ".join(map(_shown, topics)), format_time(last))
     session.tell(facts, table)
 
 
@@ -61,10 +62,12 @@ def describe(session: Session, group: GroupArgument) -> None:
     """Show a group: the committed offset, the end and the lag of each partition."""
     with session.read() as store:
         rows = _rows(store, _offsets_of(store, group))
-    table = Table("*topic", ">partition", ">committed", ">end", ">lag", "last commit", "note", title=group)
+    table = Table(
+        "*topic", ">partition", ">committed", "->end", ">lag", "--last commit", "note", title=_shown(group)
+    )
     for row in rows:
         table.add(
-            row["topic"],
+            _shown(row["topic"]),
             str(row["partition"]),
             row["offset"],
             "-" if row["end"] is None else row["end"],
@@ -91,20 +94,20 @@ def reset_offsets(
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Commit other offsets for a group: of the topics it has, or of --topic.
+    """Set the committed offsets of a group, for all of its topics or for --topic.
 
-    A consumer that runs goes on where it is: stop it first.
+    Stop the group's consumers first: a running consumer does not notice the change.
     """
     where = parse_position(to, time.time_ns() // 1_000_000)
+    if not group:
+        raise WrongUsage("a group has a name")
     if partition is not None and topic is None:
-        raise typer.BadParameter("--partition needs --topic")
+        raise WrongUsage("--partition needs --topic")
     with session.read() as store:
         known = store.groups.offsets.all().get(group, {})
         chosen = _chosen(store, known, group, topic, partition)
         if where.kind == "offset" and len(chosen) > 1:
-            raise typer.BadParameter(
-                f"an offset needs --topic and --partition: {counted(len(chosen), 'partition')}"
-            )
+            raise WrongUsage(f"an offset needs --topic and --partition: {counted(len(chosen), 'partition')}")
         changes = {at: _offset_at(store, at, where) for at in chosen}
     facts = [
         {
@@ -115,7 +118,7 @@ def reset_offsets(
         }
         for at, offset in changes.items()
     ]
-    table = Table("*topic", ">partition", ">before", ">offset", title=group)
+    table = Table("*topic", ">partition", ">before", ">offset", title=_shown(group))
     for fact in facts:
         before = "-" if fact["before"] is None else fact["before"]
         table.add(fact["topic"], str(fact["partition"]), before, fact["offset"])
@@ -125,13 +128,15 @@ def reset_offsets(
         return
     if not yes:
         show(table)
-    confirm(f"Commit these offsets for {group}?", yes=yes)
+    confirm(f"Commit these offsets for {_shown(group)}?", yes=yes)
     from stratalog.store.groups import offsets
 
     with session.change() as client:
         _append(client, group, offsets.commit_records(group, changes, time.time_ns() // 1_000_000), session)
     shown = [table] if yes else []
-    session.tell({"group": group, "dry_run": False, "partitions": facts}, *shown, f"committed for {group}")
+    session.tell(
+        {"group": group, "dry_run": False, "partitions": facts}, *shown, f"committed for {_shown(group)}"
+    )
 
 
 @app.command()
@@ -143,13 +148,13 @@ def delete(
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Delete what a group committed, or only for --topic; its next consumer begins anew."""
+    """Delete the committed offsets of a group, or only those of --topic."""
     with session.read() as store:
         gone = [at for at in _offsets_of(store, group) if topic in (None, at[0])]
     if not gone:
         raise NotFoundError(f"group {group} committed nothing for {topic}")
     facts: dict[str, Any] = {"group": group, "deleted": [f"{name}-{number}" for name, number in gone]}
-    what = f"the offsets of {group} in {counted(len(gone), 'partition')}"
+    what = f"the offsets of {_shown(group)} in {counted(len(gone), 'partition')}"
     if dry_run:
         session.tell({**facts, "dry_run": True}, f"would delete {what}")
         return
@@ -159,6 +164,11 @@ def delete(
     with session.change() as client:
         _append(client, group, offsets.forget_records(group, gone), session)
     session.tell({**facts, "dry_run": False}, f"deleted {what}")
+
+
+def _shown(name: str) -> str:
+    """Return the name of a group or a topic without control characters: whoever commits chooses it."""
+    return printable(name.encode("utf-8", "surrogateescape"))
 
 
 def _append(client: AdminClient, group: str, records: Any, session: Session) -> None:
@@ -203,7 +213,7 @@ def _rows(store: Store, offsets: dict[TopicPartition, CommittedOffset]) -> list[
             if committed.offset < row["start"]:
                 row["note"] = f"{row['start'] - committed.offset} offsets were deleted before they were read"
             elif committed.offset > row["end"]:
-                row["note"] = "behind the end of the log"
+                row["note"] = "after the end of the log"
         rows.append(row)
     return rows
 
@@ -217,7 +227,7 @@ def _chosen(
 ) -> list[TopicPartition]:
     if topic is None:
         if not known:
-            raise NotFoundError(f"no group {group}; --topic TOPIC begins one")
+            raise NotFoundError(f"no group {group}; pass --topic TOPIC to create one")
         names = sorted({name for name, _ in known})
     else:
         names = [topic]

@@ -13,9 +13,18 @@ import os
 import sys
 from collections.abc import Iterator
 
+import typer
+
 from stratalog import errors
 from stratalog.cli.console import is_terminal, warnings
 from stratalog.fs.contract import is_refusal
+
+
+class WrongUsage(typer.BadParameter):
+    """A wrong command line. The message is shown as it is, without the parser's "Invalid value"."""
+
+    def format_message(self) -> str:
+        return self.message
 
 
 class ExitCode(enum.IntEnum):
@@ -30,50 +39,55 @@ class ExitCode(enum.IntEnum):
         return code
 
     OK = 0, "done"
-    FAILURE = 1, "failed in a way not listed here"
+    FAILURE = 1, "other failure"
     USAGE = 2, "wrong command line, setting or topic name"
     NOT_FOUND = 3, "no such store, topic, partition or key"
     OFFSET_OUT_OF_RANGE = 4, "an offset outside the log"
     CORRUPTION = 5, "damaged data was found"
-    LOCKED = 6, "the store is held by a process that cannot be asked, or that refused"
-    STORAGE = 7, "disk full, read-only or failing, or the archive is"
-    RECORD_REFUSED = 8, "a record the log does not accept"
+    LOCKED = 6, "the store is locked by another process, which did not answer or refused"
+    STORAGE = 7, "disk or archive full, read-only or failing"
+    RECORD_REFUSED = 8, "a record was rejected"
     UNSUPPORTED_FORMAT = 9, "files of an older or newer format"
     TOPIC_EXISTS = 10, "the topic already exists"
-    UNFINISHED = 11, "some of the work could not be done; notes on stderr say what and why"
+    UNFINISHED = 11, "some of the work could not be done; see stderr"
     INTERRUPTED = 130, "interrupted with Ctrl-C"
-    BROKEN_PIPE = 141, "the reader of the output went away"
+    BROKEN_PIPE = 141, "the output pipe was closed"
 
 
 _KNOWN: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (
         errors.RecordTooLargeError,
         ExitCode.RECORD_REFUSED,
-        "`stratalog config TOPIC` shows both, `stratalog topic alter TOPIC --config NAME=VALUE` raises one",
+        "see `stratalog config TOPIC`; `stratalog topic alter TOPIC --config NAME=VALUE` raises a limit",
     ),
     (errors.InvalidRecordError, ExitCode.RECORD_REFUSED, ""),
-    (errors.InvalidTopicError, ExitCode.USAGE, "use up to 249 letters, digits, '.', '_' and '-'"),
-    (errors.ConfigError, ExitCode.USAGE, "`stratalog config` lists the settings"),
+    (errors.InvalidTopicError, ExitCode.USAGE, ""),
+    (errors.ConfigError, ExitCode.USAGE, "see `stratalog config`"),
     (errors.InvalidArgumentError, ExitCode.USAGE, ""),
-    (errors.UnknownTopicError, ExitCode.NOT_FOUND, "`stratalog topic list` shows the topics"),
+    (errors.UnknownTopicError, ExitCode.NOT_FOUND, "see `stratalog topic list`"),
     (
         errors.UnknownPartitionError,
         ExitCode.NOT_FOUND,
-        "`stratalog topic describe TOPIC` shows the partitions",
+        "see `stratalog topic describe TOPIC`",
     ),
     (errors.NotFoundError, ExitCode.NOT_FOUND, ""),
     (errors.TopicExistsError, ExitCode.TOPIC_EXISTS, ""),
     (errors.ConflictError, ExitCode.RECORD_REFUSED, ""),
+    (errors.SerializationError, ExitCode.RECORD_REFUSED, ""),
     (errors.OffsetOutOfRangeError, ExitCode.OFFSET_OUT_OF_RANGE, ""),
-    (errors.UnsupportedFormat, ExitCode.UNSUPPORTED_FORMAT, "not damage: another version wrote it"),
+    (
+        errors.UnsupportedFormat,
+        ExitCode.UNSUPPORTED_FORMAT,
+        "this is not damage: another version wrote the file",
+    ),
     (
         errors.CorruptionError,
         ExitCode.CORRUPTION,
-        "`stratalog verify` names every damaged range, `stratalog repair TOPIC` shows what can be done",
+        "`stratalog verify` lists every damaged range, `stratalog repair TOPIC` shows how to repair it",
     ),
     (errors.FormatError, ExitCode.CORRUPTION, ""),
     (errors.StoreLockedError, ExitCode.LOCKED, ""),
-    (errors.ControlError, ExitCode.LOCKED, "`stratalog log-dirs` shows who holds the store"),
+    (errors.ControlError, ExitCode.LOCKED, "`stratalog log-dirs` shows the process that holds the store"),
     (errors.ReadOnlyError, ExitCode.STORAGE, ""),
     (
         errors.ArchiveConflictError,
@@ -85,11 +99,15 @@ _KNOWN: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
         ExitCode.STORAGE,
         "nothing is lost: segments not yet in the archive stay local; try again",
     ),
-    (errors.DiskFullError, ExitCode.STORAGE, "make room; appends then work again by themselves"),
+    (
+        errors.DiskFullError,
+        ExitCode.STORAGE,
+        "free some disk space; appends then work again without a restart",
+    ),
     (
         errors.SyncFailedError,
         ExitCode.STORAGE,
-        "records appended since may be lost: check the disk, then open the store again",
+        "records appended since the last sync may be lost: check the disk, then reopen the store",
     ),
     (errors.StorageError, ExitCode.STORAGE, ""),
     (FileNotFoundError, ExitCode.NOT_FOUND, ""),
@@ -153,7 +171,7 @@ def guarded() -> Iterator[None]:
             explain_usage(error)
         if _debug or _is_parsers(error):
             raise
-        complain(f"unexpected {type(error).__name__}: {error} (--debug shows where; please report it)")
+        complain(f"unexpected {type(error).__name__}: {error} (please report it, with the output of --debug)")
         raise SystemExit(ExitCode.FAILURE) from None
     finally:
         logger.removeHandler(warnings)
@@ -166,7 +184,7 @@ def explain_usage(error: BaseException) -> None:
         return
     context = getattr(error, "ctx", None)
     path = "stratalog" if context is None else context.command_path
-    complain(f"{tell()} — `{path} -h` shows how it is used")
+    complain(f"{tell().rstrip('.')} — see `{path} -h`")
     raise SystemExit(ExitCode.USAGE) from None
 
 
@@ -234,10 +252,10 @@ def _unreadable(error: BaseException | None) -> str:
 
 def _locked(error: errors.StoreLockedError) -> str:
     if error.pid is None:
-        return "stop that process, or only read"
+        return "stop that process, or use commands that only read"
     if error.control is None:
-        return "it takes no commands from others: stop it, or only read"
-    return "it did not answer: try again, or stop it"
+        return "that process accepts no commands: stop it, or use commands that only read"
+    return "that process did not answer: try again, or stop it"
 
 
 def _is_parsers(error: BaseException) -> bool:

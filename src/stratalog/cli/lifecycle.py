@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 import threading
@@ -33,7 +34,7 @@ from stratalog.cli.console import (
     show_json,
     warnings,
 )
-from stratalog.cli.guard import ExitCode
+from stratalog.cli.guard import ExitCode, WrongUsage
 from stratalog.cli.session import (
     OptionalTopic,
     PartitionOption,
@@ -81,7 +82,7 @@ def retain(
 ) -> None:
     """Delete expired segments: retention.ms, retention.bytes, retention.segments.
 
-    A preview also shows which segments go next, and when.
+    A preview also shows which segments are deleted next, and when.
     """
 
     def work(client: AdminClient, progress: NamedProgress | None) -> LifecycleReport:
@@ -107,7 +108,7 @@ def compact(
 ) -> None:
     """Keep the latest record of every key, in topics with cleanup.policy=compact."""
     if partition is not None and topic is None:
-        raise typer.BadParameter("--partition needs --topic")
+        raise WrongUsage("--partition needs --topic")
 
     def work(client: AdminClient, progress: NamedProgress | None) -> LifecycleReport:
         return client.compact(topic, partition, preview=preview, force=force, progress=progress)
@@ -118,24 +119,22 @@ def compact(
 @command
 def janitor(
     session: Session,
-    once: Annotated[bool, opt("--once", "One round; the default.")] = False,
-    watch: Annotated[bool, opt("--watch -w", "Round after round, until stopped.")] = False,
-    every: Annotated[
-        str | None, opt("--every -e TIME", "With --watch: from one round to the next; 5m unless given.")
-    ] = None,
+    once: Annotated[bool, opt("--once", "Run once (the default).")] = False,
+    watch: Annotated[bool, opt("--watch -w", "Run repeatedly until stopped.")] = False,
+    every: Annotated[str | None, opt("--every -e TIME", "With --watch: the interval, 5m by default.")] = None,
     topic: TopicOption = None,
     preview: PreviewOption = False,
     accept_clock: AcceptClockOption = False,
 ) -> None:
-    """Run one round of everything: retain, compact, archive.
+    """Run retain, compact and archive once, or repeatedly with --watch.
 
     The same as stratalog.open(janitor=True) in a program. With --watch the store is only held while a round
     runs, --json prints one line a round, and SIGTERM ends it after the round.
     """
     if once and watch:
-        raise typer.BadParameter("--once and --watch contradict each other")
+        raise WrongUsage("--once and --watch cannot be used together")
     if every is not None and not watch:
-        raise typer.BadParameter("--every needs --watch")
+        raise WrongUsage("--every needs --watch")
 
     if accept_clock:
         # Once, not with every round; a store opened here trusts the clock anyway.
@@ -308,7 +307,7 @@ def show_report(report: LifecycleReport, now_ms: int) -> None:
 
 def steps_table(steps: Sequence[Step], report: LifecycleReport, now_ms: int) -> Table:
     """Return the steps as a table, with the first offset lost to each."""
-    table = Table("*partition", "what", ">offsets", ">size", ">when", ">lost from", "~why")
+    table = Table("*partition", "what", "->offsets", "-->size", "--->when", "--->lost from", "~why")
     shown = steps
     if is_terminal(sys.stdout) and len(steps) > MOST_ROWS + 5:
         shown = steps[:MOST_ROWS]
@@ -359,7 +358,7 @@ def summary(report: LifecycleReport, now_ms: int) -> str:
             parts.append((would if report.preview else did).format(count))
     done = ", ".join(parts)
     if report.preview:
-        return f"would {done}; a preview, nothing was changed"
+        return f"would {done}; preview, nothing was changed"
     open_ends = len(
         {(step.topic, step.partition) for step in report.steps if step.due and _noted(step, report)}
     )
@@ -389,7 +388,7 @@ def _coming(report: LifecycleReport, now_ms: int) -> str:
         return ""
     first = min(later, key=lambda step: step.when_ms or 0)
     return (
-        f"; next to go is {first.topic}-{first.partition} up to offset {first.next_offset - 1} "
+        f"; next deletion: {first.topic}-{first.partition} up to offset {first.next_offset - 1} "
         f"({format_bytes(first.size_bytes)}), {_when(first, report, now_ms)}"
     )
 
@@ -401,9 +400,9 @@ _ORDER = {str(state): at for at, state in enumerate(SegmentState)}
 
 @command
 def lifecycle(session: Session, topic: OptionalTopic = None) -> None:
-    """Show segments, bytes and files of each partition by state, and segments that should be gone.
+    """Show segments, bytes and files of each partition by state, and segments past their retention.
 
-    If a partition stays past due, or its deleted files are never removed, disk space is leaking.
+    If a partition stays past due, or its deleted files stay, no janitor is running.
     """
     with session.look() as client:
         numbers = client.lifecycle()
@@ -467,17 +466,17 @@ def archive(
     ] = False,
     take_over: Annotated[
         bool,
-        opt("--take-over", "First make this store the one that writes the archive of --topic, for good."),
+        opt("--take-over", "First make this store the permanent writer of the archive of --topic."),
     ] = False,
 ) -> None:
     """Copy sealed segments to the archive, and remove local copies that have expired.
 
-    For topics with remote.storage.enable. A local file goes only after its copy was read back and verified.
+    For topics with remote.storage.enable. A local file is removed after its copy was read back and verified.
     """
     if contents + verify + preview + take_over > 1:
-        raise typer.BadParameter("--preview, --list, --verify and --take-over contradict each other")
+        raise WrongUsage("--preview, --list, --verify and --take-over cannot be used together")
     if take_over and topic is None:
-        raise typer.BadParameter("--take-over needs --topic")
+        raise WrongUsage("--take-over needs --topic")
     if contents:
         with _archive_of(session) as opened:
             _list(session, opened, topic)
@@ -488,7 +487,7 @@ def archive(
             raise typer.Exit(ExitCode.CORRUPTION)
     elif verify:
         if topic is not None:
-            raise typer.BadParameter("--verify checks the whole archive: leave --topic out")
+            raise WrongUsage("--verify checks the whole archive: omit --topic")
         with _archive_of(session) as opened, progress("verifying the archive") as bar:
             check = opened.verify(progress=lambda done, total, what: bar(done, total))
             check.problems += [line for line in _missing(session, opened) if line not in check.problems]
@@ -502,11 +501,24 @@ def archive(
             if client.remote:
                 return done  # the holder has its own archive
             missing: list[str] = []
-            with contextlib.suppress(ArchiveError), _archive_of(session) as opened:
+            passed_over = [] if preview and done.steps else [ArchiveError]
+            with contextlib.suppress(*passed_over), _archive_of(session) as opened:
+                if preview:
+                    _look_at(opened)
                 missing = [line for line in _missing(session, opened) if not _told(done, line)]
             return replace(done, notes=(*done.notes, *missing))
 
         run_once(session, work, only_looks=preview, why_nothing=lambda: _not_archived(session, topic))
+
+
+def _look_at(opened: Archive) -> None:
+    """Raise ArchiveError if the archive cannot be read; one that does not exist yet may be made."""
+    from stratalog.archive import directory_of
+
+    place = directory_of(opened.url)
+    if place is not None and os.path.lexists(place) and not os.path.isdir(place):
+        raise ArchiveError(f"{place} is not a directory", url=opened.url)
+    opened.manifests()
 
 
 def _told(report: LifecycleReport, line: str) -> bool:
@@ -595,35 +607,33 @@ def _verified(session: Session, check: ArchiveCheck) -> None:
 def erase(
     session: Session,
     topic: TopicArgument,
-    key: Annotated[list[str] | None, opt("--key -k", "A key, as text; as often as needed.")] = None,
-    key_hex: Annotated[
-        list[str] | None, opt("--key-hex HEX", "A key in hexadecimal; as often as needed.")
-    ] = None,
-    keys: Annotated[str | None, opt("--keys FILE", "A file with one key a line; - is stdin.")] = None,
+    key: Annotated[list[str] | None, opt("--key -k", "A key, as text; repeatable.")] = None,
+    key_hex: Annotated[list[str] | None, opt("--key-hex HEX", "A key in hexadecimal; repeatable.")] = None,
+    keys: Annotated[str | None, opt("--keys FILE", "A file with one key per line; - is stdin.")] = None,
     hexadecimal: Annotated[bool, opt("--hex", "The keys in FILE are hexadecimal.")] = False,
-    reason: Annotated[str, opt("--reason -r TEXT", "Why, for the audit file.")] = "",
+    reason: Annotated[str, opt("--reason -r TEXT", "The reason, for the audit file.")] = "",
     dry_run: Annotated[bool, opt("--dry-run -n", "Only count what would be erased, and where.")] = False,
     yes: YesOption = False,
 ) -> None:
-    """Remove every record of a key for good; no other record moves.
+    """Remove every record of a key permanently; other records keep their offsets.
 
     Covers active, sealed and archived segments, indexes, and files left by crashes and deletions. Lists
     the copies of the store that it cannot reach, and writes an audit file.
     """
     if hexadecimal and keys is None:
-        raise typer.BadParameter("--hex needs --keys FILE")
+        raise WrongUsage("--hex needs --keys FILE")
     wanted = _keys(key or [], key_hex or [], keys, hexadecimal=hexadecimal)
     if not wanted:
-        raise typer.BadParameter("no key given: use --key K, --key-hex HEX or --keys FILE")
+        raise WrongUsage("no key given: use --key K, --key-hex HEX or --keys FILE")
     if not dry_run and not yes and keys == "-":
-        raise typer.BadParameter("the keys come from stdin: pass --yes to confirm")
+        raise WrongUsage("the keys come from stdin: pass --yes to confirm")
     count = counted(len(wanted), "key")
     with session.look_or_change(only_looks=dry_run) as client:
         if not dry_run and not yes:
             with bars() as progress:
                 found = client.erase(topic, wanted, reason=reason, dry_run=True, progress=progress)
             if found.records:
-                confirm(f"Erase {counted(found.records, 'record')} of {count} from {topic} for good?", yes)
+                confirm(f"Erase {counted(found.records, 'record')} of {count} from {topic} permanently?", yes)
         with bars() as progress:
             report = client.erase(topic, wanted, reason=reason, dry_run=dry_run, progress=progress)
     if session.json:
@@ -653,13 +663,13 @@ def _show_erased(report: EraseReport, count: str) -> None:
     for line in report.notes:
         note(f"note: {line}")
     if report.quarantined:
-        note("damaged segments may still hold the keys: `stratalog repair` them, then erase again")
+        note("damaged segments may still hold the keys: run `stratalog repair`, then erase again")
     if report.clones:
         some = ", ".join(report.clones[:_MOST_NAMES])
         more = f" and {len(report.clones) - _MOST_NAMES} more" if len(report.clones) > _MOST_NAMES else ""
-        note(f"copies of this store may still hold the keys, erase them there too: {some}{more}")
+        note(f"clones of this store may still hold the keys; erase them there, too: {some}{more}")
     verb, records = "would erase" if report.dry_run else "erased", counted(report.records, "record")
-    audit = f"; written down in {report.audit}" if report.audit else ""
+    audit = f"; recorded in {report.audit}" if report.audit else ""
     note(f"{verb} {records} of {count} from {report.topic}{audit}")
 
 

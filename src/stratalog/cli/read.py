@@ -17,8 +17,6 @@ Everything is printed as bytes: what was appended is printed unchanged.
 
 from __future__ import annotations
 
-import base64
-import enum
 import heapq
 import json
 import os
@@ -26,18 +24,41 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from stratalog.analysis.payloads import to_text
+from stratalog.analysis.where import compile_where
+from stratalog.cli.analysis.files import form_of, json_bytes, new_file, write_records
+from stratalog.cli.analysis.formats import (
+    FormatOption,
+    Formats,
+    FramedOption,
+    KeyFormatOption,
+    KeyMessageOption,
+    KeySchemaOption,
+    MessageOption,
+    MisfitOption,
+    OnMisfit,
+    SchemaOption,
+    SchemasOption,
+    Way,
+    load,
+    loader,
+    payloads,
+    with_text,
+)
 from stratalog.cli.check import damage_facts, lost_offsets
-from stratalog.cli.console import is_terminal
-from stratalog.cli.guard import ExitCode, complain
-from stratalog.cli.session import Session, TopicArgument, command, opt
-from stratalog.config.units import format_time, parse_time
+from stratalog.cli.console import counted, is_terminal, progress
+from stratalog.cli.guard import ExitCode, WrongUsage, complain
+from stratalog.cli.session import Isolation, IsolationOption, Session, TopicArgument, command, opt
+from stratalog.config.units import format_bytes, format_time, parse_time
 from stratalog.errors import InvalidArgumentError, NotFoundError, UnknownPartitionError
 from stratalog.model import LOG_APPEND_TIME, Record
 
@@ -48,14 +69,8 @@ if TYPE_CHECKING:
 
 END = 2**63 - 1
 READ_COMMITTED = "read_committed"
+PROGRESS_EVERY = 1000
 Render = Callable[[Record], bytes]
-
-
-class Isolation(enum.StrEnum):
-    """Kafka's isolation levels."""
-
-    READ_UNCOMMITTED = "read_uncommitted"
-    READ_COMMITTED = "read_committed"
 
 
 @command
@@ -70,15 +85,13 @@ def read(
             "@epoch-ms. Default: earliest, or latest with --follow.",
         ),
     ] = None,
-    to: Annotated[
-        str | None, opt("--to WHERE", "Where to stop, itself not included. Default: the end.")
-    ] = None,
+    to: Annotated[str | None, opt("--to WHERE", "Where to stop (exclusive). Default: the end.")] = None,
     partition: Annotated[
-        list[int] | None, opt("--partition -p N", "Only this partition; may be repeated.", min=0)
+        list[int] | None, opt("--partition -p N", "Only this partition; repeatable.", min=0)
     ] = None,
     key: Annotated[str | None, opt("--key -k", "Only records with this key.")] = None,
-    last: Annotated[bool, opt("--last", "With --key: only its latest record.")] = False,
-    follow: Annotated[bool, opt("--follow -f", "Wait for new records; Ctrl-C ends it.")] = False,
+    last: Annotated[bool, opt("--last", "With --key: only the latest record.")] = False,
+    follow: Annotated[bool, opt("--follow -f", "Wait for new records until Ctrl-C.")] = False,
     limit: Annotated[int | None, opt("--limit -n N", "Stop after N records.", min=0)] = None,
     format_: Annotated[
         str | None,
@@ -88,9 +101,7 @@ def read(
             "lengths, \\n \\t \\xNN.",
         ),
     ] = None,
-    isolation: Annotated[
-        Isolation, opt("--isolation", "read_committed hides aborted and open transactions.")
-    ] = Isolation.READ_UNCOMMITTED,
+    isolation: IsolationOption = Isolation.READ_UNCOMMITTED,
     skip_damaged: Annotated[
         bool,
         opt(
@@ -98,28 +109,60 @@ def read(
             "Skip damaged data instead of stopping there; skipped ranges are listed on stderr.",
         ),
     ] = False,
+    where: Annotated[
+        str | None,
+        opt("--where CONDITION", "Only records whose JSON value matches: 'amount>100 and country==\"DE\"'."),
+    ] = None,
+    out: Annotated[
+        str | None, opt("--out FILE", "Write a file instead: FILE.parquet, .arrow, .csv or .jsonl.")
+    ] = None,
+    force: Annotated[bool, opt("--force", "With --out: replace an existing file.")] = False,
+    key_hex: Annotated[bool, opt("--key-hex", "Show keys as hexadecimal digits.")] = False,
+    value_hex: Annotated[bool, opt("--value-hex", "Show values as hexadecimal digits.")] = False,
+    value_format: FormatOption = None,
+    key_format: KeyFormatOption = None,
+    schema: SchemaOption = None,
+    key_schema: KeySchemaOption = None,
+    schemas: SchemasOption = None,
+    message: MessageOption = None,
+    key_message: KeyMessageOption = None,
+    framed: FramedOption = False,
+    on_misfit: MisfitOption = OnMisfit.ERROR,
 ) -> None:
-    """Print records: the values, one a line, in a pipe; with offset, time and key on a terminal.
+    """Print records: values only in a pipe; offset, time, key and value on a terminal.
 
-    Several partitions are merged by time.
+    Several partitions are merged by time. With --out they go to a file, in bounded memory.
     """
+    hexed = {name for name, wanted in (("key", key_hex), ("value", value_hex)) if wanted}
+    value_way = Way(value_format, schema, message, schemas, framed, on_misfit)
+    formats = payloads(value_way, value_way._replace(form=key_format, schema=key_schema, message=key_message))
+    if hexed & formats.keys():
+        raise WrongUsage("--key-hex and --value-hex show bytes as they are: omit the format")
+    meets = None if where is None else compile_where(where, loader(formats))
+    form = "" if out is None else form_of(out)
+    if out is not None and (follow or format_ is not None):
+        raise WrongUsage("--out cannot be used with --follow or --format")
+    if hexed and form in ("parquet", "arrow"):
+        raise WrongUsage(f"a {form} file holds bytes as they are: omit --key-hex and --value-hex")
+    if force and out is None:
+        raise WrongUsage("--force needs --out")
     if format_ is not None and session.json:
-        raise typer.BadParameter("--format and --json contradict each other")
+        raise WrongUsage("--format and --json cannot be used together")
     if last and key is None:
-        raise typer.BadParameter("--last needs --key")
+        raise WrongUsage("--last needs --key")
     if follow and (to is not None or key is not None):
-        raise typer.BadParameter("--follow does not go with --to or --key")
+        raise WrongUsage("--follow cannot be used with --to or --key")
     now_ms = time.time_ns() // 1_000_000
     start = (
         parse_position(from_, now_ms) if from_ is not None else Position("latest" if follow else "earliest")
     )
     end = parse_position(to, now_ms) if to is not None else Position("latest")
-    render = _renderer(format_, session.json)
+    render = _renderer(format_, session.json, hexed, formats)
     with session.read() as store:
         found = store.topic(topic)
         partitions = _partitions(found, partition)
         if len(partitions) > 1 and "offset" in (start.kind, end.kind):
-            raise typer.BadParameter(f"an offset needs --partition: {topic} has {len(partitions)}")
+            raise WrongUsage(f"an offset needs --partition: {topic} has {len(partitions)}")
         skipped: list[Damage] = []
         reading = Reading(
             found, partitions, start, end, isolation.value, skipped.append if skip_damaged else False
@@ -128,13 +171,65 @@ def read(
             records = reading.of_key(key.encode("utf-8", "surrogateescape"), last=last)
         else:
             records = reading.records(follow=follow)
-        count = _print(records if limit is None else islice(records, limit), render, at_once=follow)
+        if meets is not None:
+            records = filter(meets, records)
+        records = records if limit is None else islice(records, limit)
+        if out is not None:
+            _write(
+                session,
+                out,
+                form,
+                records,
+                reading,
+                formats,
+                force=force,
+                hexed=hexed,
+                key=None if limit == 0 else key,
+            )
+            count = 1  # none would have been an error
+        else:
+            count = _print(records, render, at_once=follow)
     if skipped:
         for damage in skipped:
             _name_skipped(damage, session.json)
         raise typer.Exit(ExitCode.UNFINISHED)
     if key is not None and not count and limit != 0:
-        raise NotFoundError(f"no record with the key {key} in {topic}")
+        raise _no_record(topic, key)
+
+
+def _no_record(topic: str, key: str) -> NotFoundError:
+    return NotFoundError(f"no record with the key {key} in {topic}")
+
+
+def _write(
+    session: Session,
+    path: str,
+    form: str,
+    records: Iterable[Record],
+    reading: Reading,
+    formats: Formats,
+    *,
+    force: bool,
+    hexed: set[str],
+    key: str | None,
+) -> None:
+    """Write records to a file, and tell how many; none of a ``key`` is an error, and makes no file."""
+    with new_file(path, force=force) as file, progress("writing") as bar:
+        total = reading.offsets()
+
+        def watched() -> Iterator[Record]:
+            for number, record in enumerate(records):
+                if not number % PROGRESS_EVERY:
+                    bar(number, total)
+                yield record
+
+        line = partial(json_line, hexed=hexed, formats=formats)
+        count = write_records(file, form, watched(), line, hexed, formats)
+        if key is not None and not count:
+            raise _no_record(reading.topic.name, key)
+    size = os.path.getsize(path)
+    facts = {"topic": reading.topic.name, "file": path, "format": form, "records": count, "bytes": size}
+    session.tell(facts, f"wrote {counted(count, 'record')} to {path}, {format_bytes(size)}")
 
 
 def _name_skipped(damage: Damage, as_json: bool) -> None:
@@ -142,20 +237,33 @@ def _name_skipped(damage: Damage, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"skipped": damage_facts(damage)}), file=sys.stderr)
     else:
-        end = f" to {damage.end}" if damage.end >= 0 else " on"
-        where = f" at bytes {damage.start}{end}" if damage.start >= 0 else ""
+        end = f" to {damage.end - 1}" if damage.end > damage.start else " to the end"
+        where = f" bytes {damage.start}{end}" if damage.start >= 0 else ""
         complain(f"skipped {damage.path}{where}, offsets lost: {lost_offsets(damage)} ({damage.reason})")
 
 
-def _renderer(text: str | None, as_json: bool) -> Render:
+def _renderer(text: str | None, as_json: bool, hexed: set[str], formats: Formats) -> Render:
     if as_json:
-        return json_line
+        return partial(json_line, hexed=hexed, formats=formats)
+    render = _text_renderer(text)
+    if formats:
+        return lambda record: render(_in_hex(with_text(record, formats), hexed))
+    return (lambda record: render(_in_hex(record, hexed))) if hexed else render
+
+
+def _text_renderer(text: str | None) -> Render:
     if text is not None:
         return compile_format(text)
     if not is_terminal(sys.stdout):
         return value_line
     color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return lambda record: people_line(record, color)
+
+
+def _in_hex(record: Record, hexed: set[str]) -> Record:
+    key = record.key.hex().encode() if record.key is not None and "key" in hexed else record.key
+    value = record.value.hex().encode() if record.value is not None and "value" in hexed else record.value
+    return record._replace(key=key, value=value)
 
 
 def _print(records: Iterable[Record], render: Render, *, at_once: bool) -> int:
@@ -242,6 +350,17 @@ class Reading:
         runs = [self._history(key, partition) for partition in self.partitions]
         merged = heapq.merge(*runs, key=_time)
         return iter(deque(merged, maxlen=1)) if last else merged
+
+    def offsets(self) -> int:
+        """Return about how many records there are, for a progress bar; 0 when only reading them can tell."""
+        if "time" in (self.start.kind, self.end.kind):
+            return 0
+        total = 0
+        for each in self.partitions:
+            low, high = self._bounds(each)
+            first, stop = self.first(each), self.stop(each)
+            total += max(0, (high if stop is None else stop) - (low if first is None else first))
+        return total
 
     def first(self, partition: int) -> int | None:
         """Return the offset a partition is read from; None where the start or a time decides."""
@@ -368,23 +487,31 @@ def _part(match: re.Match[str]) -> bytes | Render:
     return _FIELDS[match["field"]]
 
 
-def to_json(record: Record) -> dict[str, object]:
-    """Return a record as ``append --jsonl`` reads it; bytes that are not UTF-8 go to ``…_base64``."""
+def to_json(
+    record: Record, hexed: Collection[str] = (), formats: Formats = MappingProxyType({})
+) -> dict[str, object]:
+    """Return a record as ``append --jsonl`` reads it; bytes that are not UTF-8 go to ``…_base64``.
+
+    Those of ``hexed``, key and value, go to ``…_hex``; those of ``formats`` are objects.
+    """
+    parts: dict[str, object] = {}
+    for name, data in (("key", record.key), ("value", record.value)):
+        found = load(record, name, formats) if name in formats else data
+        parts |= json_bytes(name, data, hexed=name in hexed) if found is data else {name: found}
     return {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
         "timestamp_type": "LogAppendTime" if record.timestamp_type == LOG_APPEND_TIME else "CreateTime",
-        **json_bytes("key", record.key),
-        **json_bytes("value", record.value),
+        **parts,
         "headers": [{"key": name, **json_bytes("value", value)} for name, value in record.headers],
     }
 
 
-def json_line(record: Record) -> bytes:
+def json_line(record: Record, hexed: Collection[str] = (), formats: Formats = MappingProxyType({})) -> bytes:
     """Return `to_json` on one line."""
-    return json.dumps(to_json(record), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return to_text(to_json(record, hexed, formats)).encode() + b"\n"
 
 
 def value_line(record: Record) -> bytes:
@@ -411,13 +538,3 @@ def printable(data: bytes) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def json_bytes(name: str, data: bytes | None, suffix: str = "_base64") -> dict[str, str | None]:
-    """Return bytes for JSON: text under ``name``, or base64 under ``name`` + ``suffix`` if not UTF-8."""
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode("utf-8")}
-    except UnicodeDecodeError:
-        return {f"{name}{suffix}": base64.b64encode(data).decode("ascii")}

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
 from stratalog.cli.console import Table, counted
+from stratalog.cli.guard import WrongUsage
 from stratalog.cli.session import OptionalTopic, PartitionOption, Session, TopicArgument, command, opt
-from stratalog.config.units import format_bytes, format_duration_ms, format_time
+from stratalog.config.units import format_bytes, format_time
 from stratalog.model import SegmentInfo
 
 
@@ -19,16 +18,16 @@ def segments(
     topic: OptionalTopic = None,
     partition: PartitionOption = None,
     everything: Annotated[
-        bool, opt("--all -a", "Also deleted ones whose files are not removed yet.")
+        bool, opt("--all -a", "Include deleted segments whose files are not removed yet.")
     ] = False,
-    paths: Annotated[bool, opt("--paths", "Show each segment's file.")] = False,
+    paths: Annotated[bool, opt("--paths", "Show the file of each segment.")] = False,
 ) -> None:
     """List every segment: state, offsets, time range, size.
 
     A segment is active, sealed, compacting, compacted, archived (only the archive has it) or deleted.
     """
     if partition is not None and topic is None:
-        raise typer.BadParameter("--partition needs a TOPIC")
+        raise WrongUsage("--partition needs a TOPIC")
     with session.read() as store:
         names = [topic] if topic is not None else store.topics()
         found = [
@@ -46,7 +45,7 @@ def segment_facts(segment: SegmentInfo) -> dict[str, object]:
 def segment_table(found: list[SegmentInfo], *, with_topic: bool, paths: bool) -> Table:
     """Return segments as a table; several topics get a column for their name."""
     columns = ["*topic"] * with_topic + [">partition", ">base offset", ">next offset", "state", ">records"]
-    table = Table(*columns, ">size", "from (UTC)", ">spans", *[".~file"] * paths)
+    table = Table(*columns, ">size", "--first (UTC)", "---last (UTC)", *[".~file"] * paths)
     table.footer = f"{counted(len(found), 'segment')}, {format_bytes(sum(each.size_bytes for each in found))}"
     for each in found:
         table.add(
@@ -64,17 +63,15 @@ def segment_table(found: list[SegmentInfo], *, with_topic: bool, paths: bool) ->
 
 
 def _times(segment: SegmentInfo) -> tuple[str, str]:
-    first, last = segment.min_timestamp, segment.max_timestamp
+    last = segment.max_timestamp
     if last is None or last < 0:
         return "", ""
-    if first is None:
-        return f"… to {_short(last)}", ""
-    return _short(first), format_duration_ms(max(0, last - first))
+    return _short(segment.min_timestamp), _short(last)
 
 
-def _short(timestamp: int) -> str:
-    """Return a time to the second: ``2026-01-01 00:00:00``."""
-    return format_time(timestamp)[:19].replace("T", " ")
+def _short(timestamp: int | None) -> str:
+    """Return a time to the second: ``2026-01-01 00:00:00``; nothing if it is not known."""
+    return "" if timestamp is None else format_time(timestamp)[:19].replace("T", " ")
 
 
 @command
@@ -97,7 +94,7 @@ def log_dirs(session: Session) -> None:
     filesystem = RealFileSystem()
     with session.read() as store:
         found = [(each, filesystem.lock_holder(f"{each.path}/.lock")) for each in store.log_dirs()]
-    table = Table("*~directory", "state", ">partitions", ">segments", ">size", ">free", "written by")
+    table = Table("*~directory", "state", "->partitions", "-->segments", ">size", ">free", "---written by")
     facts = []
     for each, holder in found:
         pid = None if holder is None else holder.get("pid")
@@ -108,7 +105,7 @@ def log_dirs(session: Session) -> None:
             each.segments,
             format_bytes(each.size_bytes),
             "" if each.free_bytes is None else format_bytes(each.free_bytes),
-            "nobody" if holder is None else f"process {pid or 'unknown'}",
+            "no process" if holder is None else f"process {pid or 'unknown'}",
         )
         fact = {"path": each.path, "online": each.offline is None, "error": each.offline} | asdict(each)
         del fact["offline"]

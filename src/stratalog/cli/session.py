@@ -7,6 +7,7 @@ writes nothing. ``@command`` adds the options every command has.
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 import os
@@ -14,13 +15,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
-from typer.core import TyperOption
+from typer.core import TyperArgument, TyperOption
 
 from stratalog.cli import guard
 from stratalog.cli.console import Table, is_terminal, note, show, show_json, warnings
+from stratalog.cli.guard import WrongUsage
 from stratalog.config import BrokerConfig
 from stratalog.errors import ConfigError, NotFoundError, ReadOnlyError
 
@@ -48,6 +50,24 @@ _usual_type = TyperOption.display_type_rich
 TyperOption.display_type_rich = _type_shown  # type: ignore[assignment,method-assign]
 
 
+class _AsItIs:
+    """Takes a value that already has its type; Typer would load pydantic for it, which is slow."""
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        several = param.multiple or param.nargs == -1
+        if value is None:
+            return () if several else None
+        kind, *_ = get_args(param.type_descriptor.annotation) or (param.type_descriptor.annotation,)
+        if all(type(each) is kind for each in (value if several else (value,))):
+            return value
+        return _usual_conversion(param).coerce(value, param=param, ctx=ctx)
+
+
+_usual_conversion = TyperOption.get_runtime_param
+for _each in (TyperOption, TyperArgument):
+    _each.get_runtime_param = lambda parameter: _AsItIs()  # type: ignore[assignment,method-assign,return-value]
+
+
 def arg(metavar: str, help: str, **more: Any) -> Any:
     """Return an argument for ``Annotated``."""
     return typer.Argument(metavar=metavar, help=help, **more)
@@ -57,24 +77,23 @@ DataOption = Annotated[
     list[str] | None,
     opt(
         "--data DIR",
-        f"The store: its log directory; again for each further one. Else ${ENVIRONMENT}, split at ':'.",
+        f"Log directory of the store; repeat for several. Default: ${ENVIRONMENT}, separated by ':'.",
     ),
 ]
 StoreConfigOption = Annotated[
     list[str] | None,
     opt(
         "--store-config -S NAME=VALUE",
-        "A setting of the store, as programs give it to open(): log.archive.url=s3://bucket/logs; as "
-        f"often as needed, or ${CONFIG_ENVIRONMENT}, split at ';'. A program that holds the store has its "
-        "own.",
+        "A setting of the store, as in open(config=...): log.archive.url=s3://bucket/logs; repeatable. "
+        f"Default: ${CONFIG_ENVIRONMENT}, separated by ';'. Refused while another program holds the store.",
     ),
 ]
-JsonOption = Annotated[bool, opt("--json", "JSON on stdout instead of text.")]
+JsonOption = Annotated[bool, opt("--json", "Print JSON to stdout instead of text.")]
 ReadOnlyOption = Annotated[
     bool,
     opt(
         "--read-only",
-        "Refuse to change a file, or to ask a running program to change one (exit code 7); or "
+        "Refuse any change, here or through a running program (exit code 7). Also "
         f"${READ_ONLY_ENVIRONMENT}=1.",
     ),
 ]
@@ -95,9 +114,7 @@ class Session:
         """The log directories: ``--data``, else the environment; a usage error without either."""
         paths = list(self.given) or [p for p in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if p]
         if not paths:
-            raise typer.BadParameter(
-                f"no store given: use --data DIR or set {ENVIRONMENT}", param_hint="--data"
-            )
+            raise WrongUsage(f"no store given: use --data DIR or set {ENVIRONMENT}")
         return paths
 
     @property
@@ -168,9 +185,8 @@ class Session:
 
     def _refuse_settings(self, connection: AdminClient) -> None:
         if self.settings and connection.remote:
-            raise typer.BadParameter(
-                f"process {connection.pid} holds the store and has its own settings: leave it out",
-                param_hint="--store-config",
+            raise WrongUsage(
+                f"process {connection.pid} holds the store and has its own settings: omit --store-config"
             )
 
     @property
@@ -216,10 +232,10 @@ class Session:
 
 
 def _is_of_a_store(path: str) -> bool:
-    """Return False if a directory is missing or holds nothing of a store; opening it tells other faults."""
+    """Return False if a directory is missing or holds nothing of a store; True if it cannot be listed."""
     from stratalog.format.metadata import META_PROPERTIES
     from stratalog.format.settings import FILE_NAME
-    from stratalog.log.names import parse_file, parse_partition_dir
+    from stratalog.log.names import is_partition_file, parse_partition_dir
 
     try:
         names = os.listdir(path)
@@ -227,10 +243,17 @@ def _is_of_a_store(path: str) -> bool:
         return False
     except OSError:
         return True
-    return any(
-        name in (META_PROPERTIES, FILE_NAME) or parse_partition_dir(name) or parse_file(name)
-        for name in names
-    )
+    if any(name in (META_PROPERTIES, FILE_NAME) or is_partition_file(name) for name in names):
+        return True
+    for name in filter(parse_partition_dir, names):
+        try:
+            if any(map(is_partition_file, os.listdir(os.path.join(path, name)))):
+                return True
+        except NotADirectoryError:
+            continue
+        except OSError:
+            return True
+    return False
 
 
 def option(
@@ -296,7 +319,7 @@ def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not is_terminal(sys.stdin):
-        raise typer.BadParameter("stdin is not a terminal: pass --yes to confirm", param_hint="--yes")
+        raise WrongUsage("stdin is not a terminal: pass --yes to confirm")
     typer.confirm(question, abort=True, err=True)
 
 
@@ -338,7 +361,19 @@ TopicOption = Annotated[
 ]
 TopicsOption = Annotated[
     list[str] | None,
-    opt("--topic -t TOPIC", "Only this topic; as often as needed.", autocompletion=complete_topic),
+    opt("--topic -t TOPIC", "Only this topic; repeatable.", autocompletion=complete_topic),
+]
+
+
+class Isolation(enum.StrEnum):
+    """Kafka's isolation levels."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+IsolationOption = Annotated[
+    Isolation, opt("--isolation", "read_committed hides aborted and open transactions.")
 ]
 PartitionOption = Annotated[int | None, opt("--partition -p N", "Only this partition.", min=0)]
-YesOption = Annotated[bool, opt("--yes -y", "Do not ask.")]
+YesOption = Annotated[bool, opt("--yes -y", "Do not ask for confirmation.")]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stratalog.cli.console import Table, counted, show
+from stratalog.cli.guard import WrongUsage
 from stratalog.cli.session import (
     OptionalTopic,
     Session,
@@ -51,7 +52,7 @@ ConfigOption = Annotated[
     list[str] | None,
     opt(
         "--config -c NAME=VALUE",
-        "A setting, such as segment.bytes=64MiB or retention.ms=7d; as often as needed.",
+        "A setting, such as segment.bytes=64MiB or retention.ms=7d; repeatable.",
         autocompletion=complete_setting,
     ),
 ]
@@ -73,7 +74,7 @@ ProfileOption = Annotated[
     ProfileName | None,
     opt(
         "--profile",
-        f"Segment size and rolling for a kind of topic: {PROFILE_HELP}. Settings of --config win.",
+        f"Preset segment size and rolling: {PROFILE_HELP}. --config takes precedence.",
     ),
 ]
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, move and delete topics.")
@@ -98,12 +99,14 @@ def parse_settings(pairs: list[str] | None) -> dict[str, str]:
 def create(
     session: Session,
     name: Annotated[str, arg("NAME", "The topic's name.")],
-    partitions: Annotated[int | None, opt("--partitions -p N", "How many partitions.", min=1)] = None,
+    partitions: Annotated[
+        int | None, opt("--partitions -p N", "Number of partitions; num.partitions by default.", min=1)
+    ] = None,
     profile: ProfileOption = None,
     config: ConfigOption = None,
     if_not_exists: Annotated[bool, opt("--if-not-exists", "Succeed if the topic already exists.")] = False,
 ) -> None:
-    """Make a topic, and the store too if there is none."""
+    """Create a topic, and the store if there is none."""
     settings = with_profile_name(parse_settings(config), profile)
     if not session.exists:
         from stratalog.store.catalog import new_topic
@@ -131,7 +134,7 @@ def list_(session: Session) -> None:
     """List every topic with its size."""
     with session.read() as store:
         facts = [_facts(store.topic(name)) for name in store.topics()]
-    table = Table("*topic", ">partitions", ">offsets", ">segments", ">size")
+    table = Table("*topic", ">partitions", ">offsets", "->segments", ">size")
     table.footer = "" if facts else "no topics"
     for fact in facts:
         offline = f" ({len(fact['offline'])} offline)" if fact["offline"] else ""
@@ -143,7 +146,7 @@ def list_(session: Session) -> None:
 @app.command(name="describe")
 @command
 def describe_(session: Session, topic: TopicArgument) -> None:
-    """Show one topic: its partitions, its size, and the settings it changes."""
+    """Show a topic: partitions, size, and settings that differ from the defaults."""
     with session.read() as store:
         found = store.topic(topic)
         fact = _facts(found)
@@ -151,7 +154,7 @@ def describe_(session: Session, topic: TopicArgument) -> None:
         fact["id"] = found.id
     fact["profile"] = next((entry.value for entry in entries if entry.name == PROFILE), None)
     fact["config"] = {entry.name: {"value": entry.value, "source": entry.source} for entry in entries}
-    table = Table(">partition", ">first offset", ">next offset", ">segments", ">size", ".directory")
+    table = Table(">partition", ">first offset", ">next offset", "->segments", ">size", "--.directory")
     table.title = "  ".join(
         [topic, *(f"{name} {fact[name]}" for name in ("id", "profile") if fact[name] is not None)]
     )
@@ -179,10 +182,11 @@ def alter(
     profile: ProfileOption = None,
     config: ConfigOption = None,
     unset: Annotated[
-        list[str] | None, opt("--unset NAME", "Back to the default; as often as needed.")
+        list[str] | None, opt("--unset NAME", "Reset this setting to its default; repeatable.")
     ] = None,
     partitions: Annotated[
-        int | None, opt("--partitions -p N", "This many in all; keys may move to other ones.", min=1)
+        int | None,
+        opt("--partitions -p N", "New total number of partitions; keys may map to other partitions.", min=1),
     ] = None,
 ) -> None:
     """Change a topic's settings, or give it more partitions."""
@@ -190,10 +194,10 @@ def alter(
     check_names(unset or [])
     for name in unset or []:
         if name in changes:
-            raise ConfigError(f"--unset {name} contradicts --config {name}")
+            raise ConfigError(f"--unset {name} and --config {name} cannot be used together")
         changes[name] = None
     if not changes and partitions is None:
-        raise typer.BadParameter(
+        raise WrongUsage(
             "nothing to change: give --config NAME=VALUE, --unset NAME, --profile NAME or --partitions N"
         )
     with session.change() as client:
@@ -213,7 +217,7 @@ def move(
     session: Session,
     topic: TopicArgument,
     partition: Annotated[int, opt("--partition -p N", "The partition.", min=0)],
-    to: Annotated[str, opt("--to DIR", "The log directory it moves to.")],
+    to: Annotated[str, opt("--to DIR", "The target log directory.")],
 ) -> None:
     """Move a partition to another log directory of the store."""
     with session.change() as client:
@@ -228,7 +232,7 @@ def delete(
     session: Session,
     topics: Annotated[list[str], arg("TOPIC...", "The topics.", autocompletion=complete_topic)],
     yes: YesOption = False,
-    if_exists: Annotated[bool, opt("--if-exists", "Succeed if it does not exist.")] = False,
+    if_exists: Annotated[bool, opt("--if-exists", "Succeed if the topic does not exist.")] = False,
 ) -> None:
     """Delete topics and all their records."""
     confirm(f"Delete {', '.join(topics)} and every record in it?", yes)
@@ -285,7 +289,7 @@ def config(
         bool, opt("--changed", "With a topic: only settings that differ from the default.")
     ] = False,
 ) -> None:
-    """List every setting, or show the settings in force for a topic and where they come from.
+    """List all settings, or show the effective settings of a topic and where they come from.
 
     Without a topic no store is needed. A single match of --find, or an exact one, is shown in full.
     """
@@ -303,7 +307,7 @@ def config(
             session.tell([asdict(entry) for entry in entries], entries_table(topic, entries))
         return
     if changed:
-        raise typer.BadParameter("--changed needs a TOPIC")
+        raise WrongUsage("--changed needs a TOPIC")
     chosen = [setting for setting in SETTINGS if _matches(setting, find)]
     if not chosen and find is not None:
         raise ConfigError(f"no setting has {find!r} in its name{suggest(find, _BY_NAME)}")
@@ -322,8 +326,8 @@ def config(
 
 def entries_table(topic: str, entries: list[ConfigEntry]) -> Table:
     """Return a topic's settings in force and where they come from."""
-    table = Table("*setting", ">value", ">means", "from")
-    table.footer = "" if entries else f"{topic} changes nothing: every setting has its default"
+    table = Table("*setting", ">value", "->means", "from")
+    table.footer = "" if entries else f"{topic} uses the default of every setting"
     for entry in entries:
         setting = _BY_NAME[entry.name]
         meaning = readable(setting, parse_value(setting, entry.value))

@@ -1,0 +1,1 @@
+"""Commands that look into logs and get data out of them."""
