@@ -16,9 +16,11 @@ SLOW = (
     "tests/cli/test_cli_full_disk.py",
     "tests/cli/test_cli_groups.py",
     "tests/cli/test_cli_janitor.py",
+    "tests/cli/test_cli_large_records.py",
     "tests/cli/test_cli_lifecycle.py",
     "tests/cli/test_cli_processes.py",
     "tests/cli/test_cli_reports_write_nothing.py",
+    "tests/cli/test_cli_start.py",
     "tests/cli/test_cli_surface.py",
     "tests/cli/test_cli_verify_archive.py",
     "tests/cli/test_cli_verify_repair.py",
@@ -71,4 +73,5 @@ SLOW = (
     "tests/test_docs.py",
     "tests/test_examples.py",
     "tests/test_machine.py",
+    "tests/test_package.py",
 )

@@ -38,7 +38,7 @@ def test_python_runs(page: Path, tmp_path: Path) -> None:
             subprocess.run([sys.executable, "-c", block], cwd=tmp_path, check=True, timeout=60)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/QUICKSTART.md", "docs/LIFECYCLE.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/QUICKSTART.md", "docs/LIFECYCLE.md", "docs/ANALYSIS.md"])
 def test_shell_lines_run(name: str, tmp_path: Path) -> None:
     """Every `$ stratalog …` line, in order, in one directory; `export` lines set the environment.
 

@@ -17,9 +17,11 @@ from tests.slow import SLOW
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "stratalog"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-MAX_LINES = 950
-MAX_MODULES = 14
-FOREIGN_PRIVATE = frozenset({"_exit", "_gateway", "_getframe", "_jsc"})
+MAX_LINES = 1000
+MAX_MODULES = 15
+FOREIGN_PRIVATE = frozenset(
+    {"_exit", "_gateway", "_get_timestamp", "_getframe", "_jsc", "_jsparkSession", "_spark"}
+)
 """Private names of PySpark, os and sys for which they have no public one."""
 DOCUMENTED = frozenset({"_asdict", "_fields", "_make", "_replace", "_value_"})
 """Public names of named tuples and enums, which begin with an underscore all the same."""
@@ -138,6 +140,7 @@ def test_lock_files_are_hashed_and_name_no_host() -> None:
         "docs.txt",
         "spark.txt",
         "spark43.txt",
+        "wheel.txt",
     ]
     for lock in locks:
         text = lock.read_text()
@@ -158,6 +161,7 @@ def test_lock_files_cover_what_the_project_asks_for() -> None:
             "docs": "dev-docs",
             "spark": "dev-spark",
             "bench": "dev-bench",
+            "wheel": "dev-wheel",
         }.items()
     }
     for name, own in parts.items():
@@ -169,7 +173,7 @@ def test_lock_files_cover_what_the_project_asks_for() -> None:
 def test_lock_files_agree_with_each_other() -> None:
     """They are installed one after the other into one environment."""
     pinned: dict[str, set[str]] = {}
-    for name in ("core", "dev", "docs", "spark", "bench"):
+    for name in ("core", "dev", "docs", "spark", "bench", "wheel"):
         pins: dict[str, set[str]] = {}
         for line in (ROOT / "requirements" / f"{name}.txt").read_text().splitlines():
             package, found, version = line.partition("==")

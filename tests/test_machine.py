@@ -217,3 +217,24 @@ def test_the_log_keeps_its_promises() -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def test_a_reader_beside_goes_on_after_a_power_cut_took_the_tail_of_a_change() -> None:
+    """Found by the machine: by the tail acknowledgements wait for the disk, by the settings no longer."""
+    machine, log = Machine(), ("m", 1)
+    machine.begin(waits=True, keyed=False, segment_bytes=600)
+    machine.append_batch(log=log, key=b"b", count=3, producer=2, sync=True)
+    machine.delete_head(log=log, share=0.8664785530958479)
+    machine.append_batch(log=("m", 0), key=None, count=1, producer=12, sync=False)
+    machine.roll(log=log)
+    machine.crash(mode="kill", seed=142367933)
+    machine.append_batch(log=log, key=b"a", count=3, producer=2, sync=True)
+    machine.delete_head(log=log, share=0.7408487287398869)
+    machine.roll(log=log)
+    machine.crash(mode="torn", seed=383149)
+    machine.roll(log=log)
+    machine.crash(mode="reorder", seed=565)
+    machine.alter(change={"flush_messages": 3})
+    machine.crash(mode="drop", seed=1554)
+    machine.read_beside()
+    machine.teardown()

@@ -16,14 +16,17 @@ from stratalog.model import Appended, AppendedRange, OffsetRange, Record, Segmen
 from stratalog.version import __version__
 
 if TYPE_CHECKING:
+    from stratalog.broker import Broker, serve
     from stratalog.store import (
         AdminClient,
         Consumer,
         LogDirInfo,
         OffsetSpec,
         Records,
+        SerializedTopic,
         Store,
         Topic,
+        Transaction,
         connect,
         verify,
     )
@@ -35,8 +38,10 @@ _FROM_STORE = {
     "LogDirInfo": "LogDirInfo",
     "OffsetSpec": "OffsetSpec",
     "Records": "Records",
+    "SerializedTopic": "SerializedTopic",
     "Store": "Store",
     "Topic": "Topic",
+    "Transaction": "Transaction",
     "connect": "connect",
     "open": "open_store",
     "verify": "verify",
@@ -46,6 +51,7 @@ __all__ = [
     "AdminClient",
     "Appended",
     "AppendedRange",
+    "Broker",
     "Consumer",
     "LogDirInfo",
     "OffsetRange",
@@ -54,18 +60,25 @@ __all__ = [
     "Records",
     "SegmentInfo",
     "SegmentState",
+    "SerializedTopic",
     "Store",
     "Topic",
+    "Transaction",
     "__version__",
     "connect",
     "errors",
     "open",
+    "serve",
     "verify",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """The store is imported when it is first asked for: the command line starts faster without it."""
+    if name in ("Broker", "serve"):
+        from stratalog import broker
+
+        return getattr(broker, name)
     if name in _FROM_STORE:
         from stratalog import store
 

@@ -1,10 +1,10 @@
-"""Every error Stratalog raises, in one tree.
+"""All errors that Stratalog raises, in one tree.
 
     StratalogError
     ├── InvalidArgumentError          bad input from the caller (also a ValueError)
     │   ├── ConfigError               an unknown setting or a value out of its range
-    │   ├── InvalidTopicError         a name Kafka would refuse
-    │   ├── InvalidRecordError        a record or a batch the log cannot take
+    │   ├── InvalidTopicError         a name that Kafka refuses
+    │   ├── InvalidRecordError        an invalid record or batch
     │   │   └── RecordTooLargeError   past max.message.bytes or the segment
     │   └── UnsupportedCodecError     an unknown compression codec
     ├── NotFoundError                 (also a LookupError)
@@ -13,27 +13,30 @@
     ├── TopicExistsError
     ├── ConflictError                 another append came first; carries the log's actual end
     ├── OffsetOutOfRangeError         carries the valid range
+    ├── SerializationError            a serializer or deserializer failed; carries the record's offset
     ├── FormatError
-    │   ├── CorruptionError           bytes that fail their checks: where, and why
-    │   └── UnsupportedFormat         an older or newer version: not damage
+    │   ├── CorruptionError           damaged data: where, and why
+    │   └── UnsupportedFormat         an older or newer format version; not damage
     ├── StorageError                  a filesystem operation failed
-    │   ├── DiskFullError             heals when there is room
+    │   ├── DiskFullError             no space left; clears when there is space again
     │   ├── SyncFailedError           after a failed fsync nothing is acknowledged
-    │   └── LogDirOfflineError        one directory failed; the others go on
+    │   └── LogDirOfflineError        one directory failed; the others keep working
     ├── ArchiveError                  a request to the object store failed, or an object is missing
     │   └── ArchiveConflictError      another store, or another process of this one, writes this archive
     ├── StoreError
-    │   ├── StoreLockedError          another process writes here: who, and how to reach it
-    │   ├── ReadOnlyError             a change was asked of a read-only store
+    │   ├── StoreLockedError          another process holds the store; carries its pid
+    │   ├── ReadOnlyError             a change in a read-only store
     │   ├── ClosedError               used after close()
     │   ├── ForkedError               used in a forked child
-    │   └── ControlError              the holder did not answer, or refused
+    │   └── ControlError              the process that holds the store did not answer, or refused
     └── ProducerError                 idempotent and transactional producers
-        ├── OutOfOrderSequenceError
+        ├── OutOfOrderSequenceError   a gap; carries the sequence that is expected
+        ├── DuplicateSequenceError    already appended, but the offset is no longer known
         ├── InvalidProducerEpochError
+        ├── UnstableOffsetCommitError a transaction that commits offsets is open; try again
         └── InvalidTxnStateError
 
-Nothing here imports anything of the package: every room may raise these.
+This module imports nothing from the package: every other module may raise these errors.
 """
 
 from __future__ import annotations
@@ -42,17 +45,17 @@ from typing import Self, TypeVar
 
 
 class StratalogError(Exception):
-    """The root of every error this package raises on purpose.
+    """The base class of all errors that this package raises on purpose.
 
-    Errors cross process borders (Spark's workers, pools): each can be pickled and copied with all it carries.
+    Errors can be pickled and copied with all their attributes, for Spark workers and process pools.
     """
 
     batch_index: int = -1
     record_index: int = -1
-    """Which batch of an append, and which record in it, both from 0; -1 when it is not about one."""
+    """The batch of an append and the record in it that the error is about, from 0; -1 if not known."""
 
     advice: str = ""
-    """What a program can do about it, the last part of its text; the command line has words of its own."""
+    """What a program can do about it: the last part of the text. The command line has its own hints."""
 
     @property
     def message(self) -> str:
@@ -106,7 +109,7 @@ def again(error: E) -> E:
 
 
 class InvalidArgumentError(StratalogError, ValueError):
-    """The caller handed in something that cannot be right."""
+    """An argument is invalid."""
 
 
 class ConfigError(InvalidArgumentError):
@@ -114,27 +117,27 @@ class ConfigError(InvalidArgumentError):
 
 
 class InvalidTopicError(InvalidArgumentError):
-    """A topic name that Kafka would refuse."""
+    """The topic name is one that Kafka refuses."""
 
 
 class InvalidRecordError(InvalidArgumentError):
-    """A record or batch the log cannot take."""
+    """A record or batch is invalid."""
 
 
 class RecordTooLargeError(InvalidRecordError):
-    """A record or batch larger than ``max.message.bytes`` or than a segment."""
+    """A record or batch is larger than ``max.message.bytes`` or than a segment."""
 
 
 class UnsupportedCodecError(InvalidArgumentError):
-    """A compression codec id or name that does not exist."""
+    """The compression codec is unknown."""
 
 
 class NotFoundError(StratalogError, LookupError):
-    """Something named does not exist."""
+    """A store, directory, topic or group does not exist."""
 
 
 class UnknownTopicError(NotFoundError):
-    """No such topic in this store."""
+    """The store has no such topic."""
 
 
 class UnknownPartitionError(NotFoundError):
@@ -142,11 +145,11 @@ class UnknownPartitionError(NotFoundError):
 
 
 class TopicExistsError(StratalogError):
-    """A topic of that name is already there."""
+    """A topic with this name already exists."""
 
 
 class ConflictError(StratalogError):
-    """Another append came first: the log does not end at ``expected``, but at ``actual``."""
+    """Another append came first: the log ends at ``actual``, not at ``expected``."""
 
     def __init__(self, message: str, *, partition: int = -1, expected: int = -1, actual: int = -1) -> None:
         super().__init__(message)
@@ -156,7 +159,7 @@ class ConflictError(StratalogError):
 
 
 class OffsetOutOfRangeError(StratalogError):
-    """An offset outside the log; ``first`` and ``end`` are the valid range, ``end`` exclusive."""
+    """The offset is outside the log. ``first`` and ``end`` (exclusive) are the valid range."""
 
     def __init__(self, message: str, *, offset: int, first: int, end: int) -> None:
         super().__init__(message)
@@ -165,12 +168,25 @@ class OffsetOutOfRangeError(StratalogError):
         self.end = end
 
 
+class SerializationError(StratalogError):
+    """A serializer or a deserializer failed; ``__cause__`` is what it raised.
+
+    The offset is that of a record that was read; -1 in an append.
+    """
+
+    def __init__(self, message: str, *, topic: str = "", partition: int = -1, offset: int = -1) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+
+
 class FormatError(StratalogError):
-    """Bytes on disk or on the wire that cannot be used."""
+    """Data on disk or on the wire cannot be used."""
 
 
 class CorruptionError(FormatError):
-    """Bytes that fail their checks. ``path`` and ``position`` say where, ``reason`` why."""
+    """Data is damaged: it fails its checks. ``path`` and ``position`` say where, ``reason`` why."""
 
     def __init__(self, reason: str, *, path: str = "", position: int = -1) -> None:
         self.reason = reason
@@ -186,19 +202,19 @@ class CorruptionError(FormatError):
 
 
 class UnsupportedFormat(FormatError):  # noqa: N818 - the name is part of the public API
-    """An older message format or a version newer than this library: not damage."""
+    """The format version is older or newer than this library supports. This is not damage."""
 
 
 class StorageError(StratalogError):
-    """The filesystem failed an operation."""
+    """A filesystem operation failed."""
 
 
 class DiskFullError(StorageError):
-    """No space left; the log is read-only until there is room."""
+    """No space is left on the disk; the log is read-only until there is space again."""
 
 
 class SyncFailedError(StorageError):
-    """An fsync failed: nothing written since the last good one may be acknowledged."""
+    """An fsync failed: nothing written since the last successful one may be acknowledged."""
 
 
 class LogDirOfflineError(StorageError):
@@ -206,7 +222,7 @@ class LogDirOfflineError(StorageError):
 
 
 class ArchiveError(StratalogError):
-    """The object store failed a request, or does not hold what its manifest says. ``url`` is the object."""
+    """A request to the object store failed, or an object is missing. ``url`` is the object."""
 
     def __init__(self, reason: str, *, url: str = "") -> None:
         super().__init__(f"{url}: {reason}" if url else reason)
@@ -215,7 +231,7 @@ class ArchiveError(StratalogError):
 
 
 class ArchiveConflictError(ArchiveError):
-    """Somebody else writes this partition's archive. ``owner`` is the id of that store."""
+    """Another store writes this partition's archive. ``owner`` is the id of that store."""
 
     def __init__(self, reason: str, *, url: str = "", owner: str = "") -> None:
         super().__init__(reason, url=url)
@@ -223,11 +239,11 @@ class ArchiveConflictError(ArchiveError):
 
 
 class StoreError(StratalogError):
-    """The store as a whole cannot do that."""
+    """The store is in a state that does not allow the operation."""
 
 
 class StoreLockedError(StoreError):
-    """Another process holds the store. ``pid`` and ``control`` are its, where known."""
+    """Another process holds the store. ``pid`` and ``control`` are its pid and control socket, if known."""
 
     def __init__(self, message: str, *, pid: int | None = None, control: str | None = None) -> None:
         super().__init__(message)
@@ -236,7 +252,7 @@ class StoreLockedError(StoreError):
 
 
 class ReadOnlyError(StoreError):
-    """A change was asked of a store, or a partition, that is read-only."""
+    """The store or partition is read-only and cannot be changed."""
 
 
 class ClosedError(StoreError):
@@ -244,24 +260,51 @@ class ClosedError(StoreError):
 
 
 class ForkedError(StoreError):
-    """The store was used in a forked child; open it again there."""
+    """The store was used in a forked child process; open it again there."""
 
 
 class ControlError(StoreError):
-    """The process holding the store did not answer, or refused."""
+    """The process that holds the store did not answer, or refused."""
+
+    begun: bool = False
+    """The holder had started the command, which may still complete."""
+
+    def with_begun(self, begun: bool) -> Self:
+        """Set whether the command had started; returns the error."""
+        self.begun = begun
+        return self
 
 
 class ProducerError(StratalogError):
-    """An idempotent or transactional producer broke its rules."""
+    """An idempotent or transactional producer violated the protocol."""
 
 
 class OutOfOrderSequenceError(ProducerError):
-    """A sequence number that is neither next nor a duplicate."""
+    """A sequence number leaves a gap. ``expected`` is the next valid one, -1 if it is not known."""
+
+    def __init__(self, message: str, *, expected: int = -1) -> None:
+        super().__init__(message)
+        self.expected = expected
+
+
+class DuplicateSequenceError(ProducerError):
+    """The sequences were already appended, at offsets that are no longer known.
+
+    Nothing was lost or written twice: continue after ``last_sequence``, the producer's last in the partition.
+    """
+
+    def __init__(self, message: str, *, last_sequence: int = -1) -> None:
+        super().__init__(message)
+        self.last_sequence = last_sequence
 
 
 class InvalidProducerEpochError(ProducerError):
-    """A producer epoch older than the current one (a fenced producer)."""
+    """The producer epoch is older than the current one: the producer is fenced."""
+
+
+class UnstableOffsetCommitError(ProducerError):
+    """What groups committed cannot be told before a transaction ends that commits offsets."""
 
 
 class InvalidTxnStateError(ProducerError):
-    """A transaction marker or transactional batch that does not fit the state."""
+    """A transaction marker or transactional batch is not valid in the current state."""

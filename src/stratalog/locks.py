@@ -48,6 +48,8 @@ ORDER: tuple[Rank, ...] = (
     Rank("client", "the connection to the process that holds a store, one request at a time", Io.NETWORK),
     Rank("closing", "the end of a store, once", Io.NETWORK),
     Rank("journal", "the commits of staged records: decided, rolled forward, one at a time", Io.NETWORK),
+    Rank("transactions", "which transactional ids there are", Io.MEMORY),
+    Rank("transaction", "the transactions of one id: begun, added to, ended", Io.NETWORK),
     Rank("loans", "compactions prepared elsewhere", Io.MEMORY),
     Rank("groups", "the consumers of this process, and which partitions they read", Io.MEMORY),
     Rank("claims", "which partition is being rewritten, lent or waited for", Io.MEMORY),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Header = tuple[str, bytes | None]
 
@@ -24,15 +24,16 @@ def saturated(number: int) -> int:
 
 
 class Record(NamedTuple):
-    """One record, on its way in or out.
+    """One record, to append or as read.
 
-    Going in, only ``value``, ``key``, ``headers`` and ``timestamp`` (integer milliseconds or a datetime
-    with a time zone; now when None) are looked at. Coming out, everything is set. A named tuple because the
-    kernel makes and takes apart millions of them.
+    An append uses only ``value``, ``key``, ``headers`` and ``timestamp`` (integer milliseconds or a datetime
+    with a time zone; None means now). In a record that was read all fields are set. Key and value are bytes
+    or None; with serializers (`Topic.using`) they can be anything. A named tuple, because the kernel creates
+    and unpacks millions of them.
     """
 
-    value: bytes | None
-    key: bytes | None = None
+    value: Any
+    key: Any = None
     headers: Sequence[Header] = ()
     timestamp: int | None = None
     offset: int = -1
@@ -42,7 +43,7 @@ class Record(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Where one record went."""
+    """The place and timestamp of one appended record."""
 
     partition: int
     offset: int
@@ -50,7 +51,7 @@ class Appended(NamedTuple):
 
 
 class AppendedRange(NamedTuple):
-    """Where a run of records went: ``count`` offsets from ``offset`` on."""
+    """The place of several appended records: ``count`` offsets, starting at ``offset``."""
 
     partition: int
     offset: int
@@ -65,7 +66,7 @@ class OffsetRange(NamedTuple):
 
 
 class SegmentState(enum.StrEnum):
-    """A segment's place in its life; each can be read off the directory and the archive manifest."""
+    """The state of a segment, derived from the directory and the archive manifest."""
 
     ACTIVE = "active"
     SEALED = "sealed"
@@ -77,7 +78,7 @@ class SegmentState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """The facts of one segment. Times are None where only a full scan could tell."""
+    """Information about one segment. Times are None if only a full scan could tell them."""
 
     topic: str
     partition: int

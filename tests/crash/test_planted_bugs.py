@@ -94,8 +94,8 @@ def clean_marker_stays(patch: Patch) -> None:
 
 
 def torn_tail_is_kept(patch: Patch) -> None:
-    def unchecked(file, position, end, *, check_crc=False, expect=None):
-        return scan_file(file, position, end, check_crc=False, expect=expect)
+    def unchecked(file, position, end, *, check_crc=False, **offsets):
+        return scan_file(file, position, end, check_crc=False, **offsets)
 
     patch.setattr(recovery, "scan_file", unchecked)
 

@@ -121,6 +121,7 @@ def test_compaction_is_the_models(batches: list[Batch], data: st.DataObject) -> 
     mapped = data.draw(st.sampled_from([True, True, True, False]))
     retention_ms = data.draw(st.sampled_from([None, 0, 1000, 2**63 - 1]))
     short = data.draw(st.sampled_from([0, 0, 1, 3]))
+    watched = data.draw(st.sampled_from([0, 1, 64]))
     wanted_keys = model.latest(batches, skipped, lo)
     wanted = model.compact(
         batches,
@@ -133,6 +134,7 @@ def test_compaction_is_the_models(batches: list[Batch], data: st.DataObject) -> 
     )
     for _ in on_each_kernel():
         keys = filter.KeyMap(MEMORY, 0)
+        keys.watch(watched)
         skip = bytes(row in skipped for row in range(scan.n))
         assert filter.build(keys, log, scan, skip=skip, lo=lo) == scan.n
         assert len(keys) == len(wanted_keys)

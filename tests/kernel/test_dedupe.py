@@ -185,3 +185,35 @@ def test_the_set_is_a_set(dropped: set[bytes], asked: list[bytes]) -> None:
 def test_only_bytes_are_dropped(engine: Any) -> None:
     with pytest.raises(TypeError, match="must be bytes"):
         engine.DropSet([b"a", "b"])
+
+
+def test_what_is_watched_belongs_to_one_pass(engine: Any) -> None:
+    """Bits are set for earlier records of a key, in whatever order they came, and cleared with the map."""
+    keys = engine.KeyMap(4096, 100, 7)
+    with pytest.raises((ValueError, OverflowError)):
+        keys.watch(-1)
+    keys.watch(1)
+    for key, offset in ((b"a", 103), (b"b", 101), (b"a", 100), (b"b", 101), (b"a", 107), (b"b", 109)):
+        assert keys.add(key, offset)
+    with pytest.raises(ValueError, match="before the first key"):
+        keys.watch(2)
+    assert filtered(engine, keys, 100, 10) == [2, 4, 5, 6, 7, 8, 9]
+    keys.clear(100)
+    assert filtered(engine, keys, 100, 10) == list(range(10))
+
+
+def filtered(engine: Any, keys: Any, base: int, count: int) -> list[int]:
+    """Return which of some records of another key stay: only bits can make them go."""
+    records = [Record(b"v", b"other") for _ in range(count)]
+    made = bytearray()
+    size = engine.encode_tuples(made, records, 0, 5, 1 << 16, base, 0, 0, -1, -1, -1)[0]
+    scan = batch.scan(made[:size])
+    keys.latest_offset = base + count
+    target, rows = bytearray(2 * size), array("q", bytes(8 * 14))
+    scratch = (array("q", bytes(512)), array("q", bytes(512)), bytearray(64))
+    state = array("q", bytes(128))
+    rules = (b"", keys, None, array("q"), 0, -1)
+    assert engine.filter_rows(made[:size], scan.table, 0, 1, -1, *rules, target, rows, *scratch, state) == 0
+    left = batch.scan(target[: state[4]])
+    found = batch.decode_records(target[: state[4]], left, topic="t", partition=0)
+    return [record.offset - base for record in found]

@@ -50,6 +50,39 @@ stamps = st.none() | st.integers(-1, 2**63 - 1)
 record_lists = st.lists(st.builds(Record, blobs, blobs, headers, stamps), min_size=1, max_size=20)
 
 
+sizes = st.integers(0, 140) | st.sampled_from([8191, 20_000])
+plain_rows = st.lists(st.tuples(sizes, sizes, st.integers(-2, 2**40)), min_size=1, max_size=40)
+
+
+@settings(max_examples=300)
+@given(plain_rows, st.integers(61, 70_000), st.integers(0, 200), st.integers(0, 3), st.integers(0, 39))
+def test_plain_columns_alike(
+    made: list[tuple[int, int, int]], limit: int, spare: int, columns: int, row: int
+) -> None:
+    """Rows without nulls and headers take a shorter way in compiled code, up to the last that fits."""
+    ends = [array("i", [0]), array("i", [0])]
+    for each in made:
+        for at in (0, 1):
+            ends[at].append(ends[at][-1] + each[at])
+    data = [bytes(number % 251 for number in range(each[-1] + spare % 3)) for each in ends]
+    stamps = array("q", [each[2] for each in made])
+    args = [ends[0], data[0], b"", 0, ends[1], data[1], b"", 0, stamps, b"", 0]
+    if columns & 1:
+        args[4:8] = [array("i"), b"", b"", 0]
+    if columns & 2:
+        args[8] = array("q")
+    args += [array("i"), b"", 0, *[array("i"), b"", b"", 0] * 2]
+    said = []
+    for engine_ in (kernel, plain_kernel()):
+        target, state = bytearray(b"x" * (limit + spare)), array("q", bytes(64))
+        code = engine_.encode_columns(
+            target, row % len(made), len(made), limit, 7, *args, 9, 0, 0, -1, -1, -1, state
+        )
+        assert target[limit:] == b"x" * spare
+        said.append((code, state, target[: state[0]] if state[1] and not code else b""))
+    assert said[0] == said[1]
+
+
 @settings(max_examples=200)
 @given(record_lists, st.integers(0, 2**62), st.sampled_from([0, 8, 0x10]), st.integers(70, 2000))
 def test_encoding_alike(made: list[Record], base_offset: int, attributes: int, max_bytes: int) -> None:
@@ -85,6 +118,36 @@ def test_encoding_alike(made: list[Record], base_offset: int, attributes: int, m
                 attributes >> 3 & 1,
                 "t",
             )
+            end = base_offset + count
+            found = one.find_tuple(data, base_offset + i, base_offset, end - 1, end, Record, "t", 2)
+            assert found == (None if attributes & 0x67 else now)
+        assert one.find_tuple(data, base_offset + count, base_offset, -1, 2**63 - 1, Record, "t", 2) is None
+
+
+def test_a_single_record_is_right_or_not_found(engine: Any) -> None:
+    """Whichever byte of two batches is damaged: the record is the one that was written, or none."""
+    made = [Record(b"v%d" % i, b"k%d" % i, (("h", b"x"),), 1000 + i) for i in range(6)]
+    log = b""
+    for start in (0, 3):
+        target = bytearray()
+        size, *_ = engine.encode_tuples(target, made[: start + 3], start, 0, 1 << 20, start, 0, 0, -1, -1, -1)
+        log += target[:size]
+
+    def at(data: bytes, offset: int, ceiling: int = 6) -> Record | None:
+        found: Record | None = engine.find_tuple(data, offset, 0, 2, ceiling, Record, "t", 0)
+        return found
+
+    written = [at(log, offset) for offset in range(6)]
+    assert [record and record[:4] for record in written] == [tuple(record[:4]) for record in made]
+    assert at(log, 6) is None
+    assert at(log, 4, ceiling=5) is None
+    assert all(at(log[:cut], 5) is None for cut in range(len(log)))
+    for position in range(len(log)):
+        for bit in (1, 0x80):
+            damaged = bytearray(log)
+            damaged[position] ^= bit
+            for offset in (1, 4):
+                assert at(bytes(damaged), offset) in (written[offset], None), (position, bit)
 
 
 def test_tuples_survive_the_collector(engine: Any) -> None:

@@ -35,11 +35,15 @@ PATIENCE_S = 30.0
 
 
 class Interrupter:
-    """Counts the events of one thread and raises at one of them; 0 only counts."""
+    """Counts the events of one thread and raises at one of them; 0 only counts.
 
-    def __init__(self, error: type[BaseException], at: int = 0) -> None:
+    ``within`` is the end of a path: only events of that file count.
+    """
+
+    def __init__(self, error: type[BaseException], at: int = 0, within: str = "") -> None:
         self.error = error
         self.at = at
+        self.within = within
         self.events = 0
         self.where = ""
 
@@ -55,6 +59,8 @@ class Interrupter:
             sys.settrace(None)
 
     def _profile(self, frame: FrameType, event: str, argument: object) -> None:
+        if self.within and not frame.f_code.co_filename.endswith(self.within):
+            return
         if frame.f_code.co_flags & inspect.CO_GENERATOR and event == "call":
             return  # also when it is only closed, which no signal handler sees
         if _is_ours(frame):

@@ -167,7 +167,7 @@ def test_indexes_of_a_damaged_log_are_left_alone(fs: MemoryFileSystem) -> None:
     fs.write_file(path_of(SECOND, "index"), b"garbage", sync=True)
     before = snapshot(fs)
     report = repair(fs, "rebuild-indexes")
-    assert "left as it is" in report.actions[0]
+    assert "left unchanged" in report.actions[0]
     assert snapshot(fs) == before
 
 

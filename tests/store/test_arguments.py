@@ -94,7 +94,7 @@ def test_what_is_no_whole_number_is_refused(store: Store, what: str) -> None:
             continue  # a time may be text
         if isinstance(bad, list) and what == "read partition":
             continue  # several partitions
-        with pytest.raises(errors.InvalidArgumentError, match=f"{name}s? is a whole number, not "):
+        with pytest.raises(errors.InvalidArgumentError, match=f"{name}s? must be a whole number.*, not "):
             CALLS[what](store, bad)
     assert store.topics() == ["one", "t"]
     assert store.topic("t").partitions == 2
@@ -104,9 +104,9 @@ def test_what_is_no_whole_number_is_refused(store: Store, what: str) -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 100_001, 2**31, 2**63, 2**70])
 def test_a_topic_has_a_sensible_number_of_partitions(store: Store, count: int) -> None:
-    with pytest.raises(errors.InvalidArgumentError, match="partitions is a number from 1 to 100000"):
+    with pytest.raises(errors.InvalidArgumentError, match="partitions must be a number from 1 to 100000"):
         store.create_topic("new", count)
-    with pytest.raises(errors.InvalidArgumentError, match="total is a number from 1 to 100000"):
+    with pytest.raises(errors.InvalidArgumentError, match="total must be a number from 1 to 100000"):
         store.add_partitions("t", count)
     with pytest.raises(errors.InvalidArgumentError, match="t has 2 partitions; 2 is not more"):
         store.add_partitions("t", 2)
@@ -267,6 +267,9 @@ def test_a_table_that_is_not_one_of_records_is_refused(
     for each in (table, table.to_batches()[0]):
         with pytest.raises(errors.InvalidRecordError, match=said):
             topic.append_many(each)
+        if not said.startswith("'partition'"):  # it is given
+            with pytest.raises(errors.InvalidRecordError, match=said):
+                topic.append_many(each, partition=0, producer="p", sequence=0)
     assert topic.size_bytes() == 0
 
 
@@ -279,7 +282,7 @@ def test_any_whole_numbers_choose_partitions(store: Store, numbers: pa.Array) ->
 @pytest.mark.parametrize("bad", [*NO_MAPPING, [5], "x"])
 def test_settings_that_are_no_mapping_are_refused(tmp_path: Path, bad: Any) -> None:
     for act in (stratalog.open, stratalog.connect):
-        with pytest.raises(errors.InvalidArgumentError, match="config is a mapping, not"):
+        with pytest.raises(errors.InvalidArgumentError, match="config must be a mapping, not"):
             act(tmp_path / "data", bad)
     assert not (tmp_path / "data").exists()
 
@@ -298,16 +301,16 @@ def test_a_client_names_what_is_not_a_record(tmp_path: Path) -> None:
         client.create_topic("t")
         with pytest.raises(errors.InvalidRecordError, match="record 1: it must be a Record, not bytes"):
             client.append("t", bad)
-        with pytest.raises(errors.RecordTooLargeError, match=r"record 0: larger than 32 MiB.*topic\.append"):
+        with pytest.raises(errors.RecordTooLargeError, match=r"record 0: .* max\.message\.bytes"):
             client.append("t", [Record(bytes(33 << 20))])
         none: Any
         for none in (None, 5, "text", {}):
-            with pytest.raises(errors.InvalidArgumentError, match="records is a list of records, not"):
+            with pytest.raises(errors.InvalidArgumentError, match="records must be a list of records, not"):
                 client.append("t", none)
         (placed,) = client.append("t", iter([Record(b"v")]))
         assert placed.count == 1
 
 
 def test_verify_wants_an_open_store() -> None:
-    with pytest.raises(errors.InvalidArgumentError, match=r"store is an open Store, .*, not 'data'"):
+    with pytest.raises(errors.InvalidArgumentError, match=r"store must be an open Store, .*, not 'data'"):
         stratalog.verify("data")  # type: ignore[arg-type]

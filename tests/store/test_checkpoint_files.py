@@ -211,3 +211,18 @@ def test_no_offset_is_given_past_the_largest_one(offset: int) -> None:
             with pytest.raises(ReadOnlyError, match="too close to the largest one"):
                 topic.append(b"x", sync=True)
         assert (topic.log_start_offset(), topic.log_end_offset()) == (offset, offset)
+
+
+def test_a_tail_that_a_power_cut_took_back_does_not_contradict_the_log_start() -> None:
+    """A clean stop does not sync the tail: the one of the stop before it may be what is left."""
+    fs = MemoryFileSystem()
+    with opened(fs) as store:
+        store.create_topic("t", 1).append(b"a")
+    older = fs.read_file("/data/t-0/stratalog.tail")
+    with opened(fs) as store:
+        store["t"].append(b"x")
+        store["t"].delete_records(0, 2)
+    fs.write_file("/data/t-0/stratalog.tail", older, sync=True)
+    with opened(fs) as store:
+        assert (store["t"].log_start_offset(0), store["t"].log_end_offset(0)) == (2, 2)
+        assert store["t"].append(b"y").offset == 2

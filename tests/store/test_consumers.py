@@ -13,7 +13,13 @@ import pytest
 
 import stratalog
 from stratalog import Record, Store, Topic
-from stratalog.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError, UnknownTopicError
+from stratalog.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+    UnstableOffsetCommitError,
+)
 from stratalog.store.groups import Consumer, offsets
 from stratalog.store.groups.offsets import OFFSETS_TOPIC, CommittedOffset
 from tests.store.pausing import Running
@@ -323,13 +329,154 @@ def test_a_topic_is_deleted_also_where_the_offsets_are_damaged(
     assert "what groups committed for it is not" in caplog.text
 
 
+def test_a_consumer_that_was_closed_leaves_also_when_its_thread_ends(store: Store, orders: Topic) -> None:
+    """Its thread went another way than into the next poll."""
+    consumer = store.consumer("g", ["orders"], timeout_s=0)
+    held, done = threading.Event(), threading.Event()
+
+    def one() -> None:
+        consumer.poll(1)
+        held.set()
+        done.wait(10)
+
+    reading = Running(one)
+    assert held.wait(10)
+    consumer.close()
+    assert store.groups.members("g") == 1, "a record is in hand"
+    done.set()
+    reading.result()
+    assert store.groups.members("g") == 0
+    with store.consumer("g", ["orders"], timeout_s=0) as following:
+        assert len(following.poll()) == 30
+
+
+@pytest.mark.parametrize("how", ["commit", "auto_commit", "record", "transaction"])
+def test_a_commit_after_a_deletion_means_nothing_to_the_next_topic(
+    store: Store, orders: Topic, how: str
+) -> None:
+    fill(store.create_topic("other"), 0, 3)
+    consumer = store.consumer("g", ["orders", "other"], timeout_s=0, auto_commit=how == "auto_commit")
+    records = consumer.poll()
+    consumer.poll(timeout_s=0)
+    t = store.transaction("t")
+    if how == "transaction":
+        t.commit_offsets(consumer)
+    store.delete_topic("orders")
+    if how == "transaction":
+        t.commit()
+    elif how == "record":
+        consumer.commit(next(each for each in records if each.topic == "orders"))
+        consumer.commit()
+    elif how == "commit":
+        consumer.commit()
+    consumer.close()
+    fill(store.create_topic("orders", 3), 0, 60)
+    with store.consumer("g", ["orders"], timeout_s=0) as consumer:
+        assert sorted(numbers(consumer)) == list(range(60))
+    with store.consumer("g", ["other"], timeout_s=0) as consumer:
+        assert numbers(consumer) == []
+
+
+def test_a_consumer_goes_on_with_the_next_topic_of_the_name(store: Store, orders: Topic) -> None:
+    with store.consumer("g", ["orders"], timeout_s=0) as consumer:
+        assert len(consumer.poll()) == 30
+        consumer.commit()
+        store.delete_topic("orders")
+        with pytest.raises(UnknownTopicError):
+            consumer.poll()
+        fill(store.create_topic("orders", 3), 0, 60)
+        assert sorted(numbers(consumer)) == list(range(60))
+
+
+def test_retention_may_overtake_a_consumer(
+    store: Store, orders: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    for reset, expected in (("earliest", list(range(15, 33))), ("latest", []), ("error", None)):
+        topic = store.create_topic(reset, 3)
+        fill(topic, 0, 3)
+        with store.consumer("g", [reset], timeout_s=0) as consumer:
+            assert sorted(numbers(consumer)) == [0, 1, 2]
+            consumer.commit()
+        with store.consumer("g", [reset], reset=reset, timeout_s=0) as consumer:  # type: ignore[arg-type]
+            assert numbers(consumer) == []
+            fill(topic, 3, 33)
+            for partition in range(3):
+                topic.delete_records(partition, 5)
+            if expected is None:
+                with pytest.raises(OffsetOutOfRangeError, match="group g committed offset 1 for error-0"):
+                    consumer.poll()
+                continue
+            assert sorted(numbers(consumer)) == expected
+            fill(topic, 33, 36)
+            assert sorted(numbers(consumer)) == [33, 34, 35]
+    assert "group g: offset 1 of earliest-0 is outside the log (5 to 10); it goes on from 5" in caplog.text
+
+
+def test_the_latest_record_is_the_last_committed_one(store: Store) -> None:
+    topic = store.create_topic("t")
+    topic.append(b"0", timestamp=1)
+    t = store.transaction("t")
+    t.append("t", b"1")
+    with (
+        store.consumer("a", ["t"], reset="latest", isolation="read_committed", timeout_s=0) as late,
+        store.consumer("b", ["t"], isolation="read_committed", timeout_s=0) as sought,
+    ):
+        assert numbers(late) == []
+        sought.seek_to_time("now")
+        assert late.lag() == sought.lag() == {("t", 0): 0}
+        t.commit()
+        assert numbers(late) == numbers(sought) == [1]
+
+
+def test_a_synced_commit_waits_for_the_disk_also_when_it_changes_nothing(store: Store, orders: Topic) -> None:
+    with store.consumer("g", ["orders"], timeout_s=0) as consumer:
+        consumer.poll()
+        consumer.commit()
+        kept = store.topic(OFFSETS_TOPIC)
+        end = kept.log_end_offset()
+        assert not kept.when(0, "synced", end).done
+        consumer.commit(sync=True)
+        assert kept.when(0, "synced", end).done
+
+
+def test_offsets_are_not_guessed_behind_an_open_transaction(
+    store: Store, orders: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets, "STABLE_S", 0.01)
+    store.groups.offsets.commit("g", {("orders", 0): 1})
+    t = store.transaction("t")
+    t.append(OFFSETS_TOPIC, b"", key=b"\0\2")  # as a commit leaves it that is cut short
+    store.groups.offsets.commit("g", {("orders", 0): 7})
+    with pytest.raises(UnstableOffsetCommitError, match="did not end within"):
+        store.consumer("g", ["orders"], timeout_s=0).poll()
+    store.delete_topic("orders")
+    t.abort()
+    found = store.groups.offsets.committed("g", "orders", 0)
+    assert found is not None
+    assert found.offset == 7
+
+
+def test_what_cannot_be_committed_is_refused(store: Store, orders: Topic) -> None:
+    consumer = store.consumer("g", ["orders"], timeout_s=0)
+    record = consumer.poll(1)[0]
+    wrong: list[Any] = [5, record._replace(offset=-5), record._replace(partition=9)]
+    for each in wrong:
+        with pytest.raises(InvalidArgumentError):
+            consumer.commit(each)
+    with pytest.raises(InvalidArgumentError, match="topic must be a string"):
+        consumer.committed(5)  # type: ignore[arg-type]
+    assert store.groups.offsets.all() == {}
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
         (("", ["orders"]), "needs the name of its group"),
         (("g", []), "at least one topic"),
         (("g", "orders"), "a list of topic names"),
-        ((5, ["orders"]), "group is a string"),
+        ((5, ["orders"]), "group must be a string"),
+        (("\ud800", ["orders"]), "half a surrogate pair"),
+        (("g" * 40_000, ["orders"]), "longer than 32767 bytes"),
     ],
 )
 def test_what_is_no_consumer_is_refused(store: Store, orders: Topic, arguments: Any, why: str) -> None:

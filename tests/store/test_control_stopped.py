@@ -67,12 +67,12 @@ def test_what_was_asked_of_a_stopped_holder_does_not_happen_when_it_wakes_up(
         client = stratalog.connect(data, timeout_s=0.1)
     with client:
         with pytest.raises(
-            errors.ControlError, match="did not answer 'create_topic'.*not begun and is cancel"
+            errors.ControlError, match="did not answer 'create_topic'.*had not started and was cancel"
         ):
             client.create_topic("late")
-        with pytest.raises(errors.ControlError, match="not begun and is cancelled"):
+        with pytest.raises(errors.ControlError, match="had not started and was cancelled"):
             client.append("t", [Record(b"late")])
-        with pytest.raises(errors.ControlError, match="not begun and is cancelled"):
+        with pytest.raises(errors.ControlError, match="had not started and was cancelled"):
             client.append("t", [Record(b"x" * 4_000_000)])  # more than a socket takes
         os.kill(holder.pid, signal.SIGCONT)
     with stratalog.connect(data) as other:
@@ -95,7 +95,7 @@ def test_what_was_begun_may_still_happen(tmp_path: Path, monkeypatch: pytest.Mon
         assert store.control_address is not None
         client = ControlClient(store.control_address, 4711, timeout_s=0.1)
         monkeypatch.setitem(COMMANDS, "ping", entry._replace(run=wait))
-        with pytest.raises(errors.ControlError, match="4711.*'ping'.*was begun and may still happen"):
+        with pytest.raises(errors.ControlError, match="4711.*'ping'.*had started and may still complete"):
             client.request("ping", {})
         go_on.set()
         assert ran.wait(20)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,10 +74,9 @@ def test_lifecycle_work_beside_a_holder(holder: Path) -> None:
         thread = threading.Thread(target=compact)
         thread.start()
         eventually(lambda: bool(told))
-        began = time.monotonic()
         numbers = second.lifecycle()
         second.append("queue", [Record(b"meanwhile")])
-        assert time.monotonic() - began < 2
+        assert thread.is_alive()
         thread.join()
         assert {(each.topic, each.partition) for each in numbers} == {
             ("queue", 0),

@@ -67,7 +67,7 @@ def test_what_is_asked_for_wrongly_is_refused(topic: Topic) -> None:
         topic.read(follow=True, until="now")
     with pytest.raises(OffsetOutOfRangeError, match="t-1: offset 99"):
         topic.read(start={1: 99})
-    with pytest.raises(InvalidArgumentError, match="a partition in start is a whole number"):
+    with pytest.raises(InvalidArgumentError, match="a partition in start must be a whole number"):
         topic.read(start={"1": 0})  # type: ignore[dict-item]
 
 
@@ -96,7 +96,7 @@ def test_times_are_given_as_people_write_them(store: Store, topic: Topic, since:
     ("bad", "why"),
     [
         (dt.datetime(2026, 11, 1), "without a time zone"),  # noqa: DTZ001
-        (1_763_000_000.5, r"a whole number, not .*int\(seconds \* 1000\)"),
+        (1_763_000_000.5, r"a whole number of milliseconds .*int\(seconds \* 1000\)"),
         ("yesterday", "is not a time; write"),
         (True, "whole number"),
     ],
@@ -382,7 +382,7 @@ def test_an_append_may_expect_the_end_of_the_log(store: Store, codec: str) -> No
     with pytest.raises(InvalidArgumentError, match="pass partition="):
         topic.append_many(rows, expected_offset=3)
     with pytest.raises(
-        stratalog.errors.ConflictError, match="t-1 ends at offset 3, not at 9: it has not got there"
+        stratalog.errors.ConflictError, match="t-1 ends at offset 3, not at 9: the log is shorter"
     ):
         topic.append(b"", partition=1, expected_offset=9)
     with pytest.raises(stratalog.errors.ConflictError):
@@ -396,6 +396,17 @@ def test_an_append_may_expect_the_end_of_the_log(store: Store, codec: str) -> No
     with pytest.raises(stratalog.errors.ConflictError):
         topic.append_many(table, partition=1, expected_offset=0)
     assert topic.append_many(table, partition=0, expected_offset=topic.log_end_offset(0))
+
+
+def test_an_expected_offset_needs_to_know_its_partition(store: Store) -> None:
+    topic = store.create_topic("t", 2)
+    topic.append(b"first", partition=0)
+    for _ in range(2):
+        with pytest.raises(InvalidArgumentError, match="expected_offset .* pass partition= or a key"):
+            topic.append(b"second", expected_offset=0)  # partition 1 ends at 0: not what the caller read
+        with pytest.raises(InvalidArgumentError, match="expected_offset .* pass partition= or a key"):
+            asyncio.run(topic.aappend(b"second", expected_offset=0))
+    assert [record.value for record in topic.read()] == [b"first"]
 
 
 def test_of_two_that_expect_the_same_offset_one_gets_it(store: Store) -> None:

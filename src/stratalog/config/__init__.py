@@ -23,6 +23,7 @@ from stratalog.config.topic import (
     change_lists,
     check_names,
     describe,
+    describe_broker,
     parse_overrides,
     topic_config,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "change_lists",
     "check_names",
     "describe",
+    "describe_broker",
     "parse_overrides",
     "parse_value",
     "readable",

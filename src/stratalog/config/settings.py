@@ -166,8 +166,10 @@ def canonical_number(value: float) -> str:
 
 def readable(setting: Setting, value: object) -> str:
     """Return a value for people: ``1.0 GiB``, ``7d``, ``no limit``, or the canonical text."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return ",".join(value) if isinstance(value, tuple) else str(value).lower()
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, (int, float)):
+        return ",".join(value) if isinstance(value, tuple) else str(value)
     if value >= LONG_MAX:
         return "no limit"
     if value < 0 and setting.name.startswith(("retention.", "local.retention.")):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from stratalog.config.broker import TOPIC_BY_NAME, BrokerConfig
 from stratalog.config.settings import Setting, Value, canonical, parse_value, suggest
-from stratalog.config.tables import TOPIC_SETTINGS
+from stratalog.config.tables import SETTINGS, TOPIC_SETTINGS
 from stratalog.errors import ConfigError
 from stratalog.model import LONG_MAX
 
@@ -144,6 +144,19 @@ def describe(broker: BrokerConfig, overrides: Mapping[str, object] | None = None
         value, source = _effective(setting, broker, given)
         about = setting.default_text, setting.type, setting.broker_name, setting.doc
         entries.append(ConfigEntry(setting.name, canonical(value), source, *about))
+    return entries
+
+
+def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
+    """Return every broker setting with its value and source, in the order of the table."""
+    entries = []
+    for setting in SETTINGS:
+        if setting.broker_name is None:
+            continue
+        given = broker.override(setting)
+        value, source = (setting.default, "default") if given is None else (given, "broker")
+        about = setting.default_text, setting.type, setting.broker_name, setting.doc
+        entries.append(ConfigEntry(setting.broker_name, canonical(value), source, *about))  # type: ignore[arg-type]
     return entries
 
 

@@ -4,7 +4,7 @@ What lives here: which staged commits are decided and not yet wholly in the log 
 were, so that one that comes again is known. JSON with a CRC line (`checked_json`):
 
     {"version": 1, "generation": 7, "producer": 6917529027641081857,
-     "streams": {"<query id>": [12, 1700000000000]},
+     "streams": {"<query id>~<topic id>": [12, 1700000000000]},
      "jobs": {"<job id>": 1700000000000},
      "pending": [{"query": ..., "batch": 13, "job": false,
                   "files": [[name, topic, partition, bytes, crc, records, whole], ...],
@@ -31,6 +31,9 @@ FILE_NAME = "stratalog.journal"
 VERSION = 1
 MAX_STREAMS = 1000
 MAX_JOBS = 100
+
+TARGET = "~"
+"""Separates a query's id from what it writes to: a copy of its checkpoint may write to another topic."""
 
 _T = TypeVar("_T")
 
@@ -84,8 +87,13 @@ class Journal:
     pending: tuple[Entry, ...] = ()
 
     def has(self, query: str, batch: int) -> bool:
-        """Whether this batch of a query, or this job, is wholly in the log already."""
-        return query in self.jobs or batch <= self.streams.get(query, (-1, 0))[0]
+        """Whether this batch of a query, or this job, is wholly in the log already.
+
+        Earlier versions knew a query without its target: as long as nothing is known of the query with it,
+        what they committed counts.
+        """
+        last = self.streams.get(query) or self.streams.get(query.partition(TARGET)[0], (-1, 0))
+        return query in self.jobs or batch <= last[0]
 
     def with_pending(self, entry: Entry) -> Journal:
         """An entry decided, or decided anew."""

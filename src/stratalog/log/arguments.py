@@ -29,9 +29,9 @@ def check_number(name: str, value: Any, low: int = -LARGEST - 1, high: int = LAR
                 raise TypeError
             value = operator.index(value)
         except TypeError:
-            raise InvalidArgumentError(f"{name} is a whole number, not {value!r}") from None
+            raise InvalidArgumentError(f"{name} must be a whole number, not {value!r}") from None
     if not low <= value <= high:
-        raise InvalidArgumentError(f"{name} is a number from {low} to {high}, not {value}")
+        raise InvalidArgumentError(f"{name} must be a number from {low} to {high}, not {value}")
     return int(value)
 
 
@@ -42,7 +42,7 @@ def check_optional(name: str, value: Any, low: int = -LARGEST - 1, high: int = L
 
 def wrong_type(name: str, wanted: str, value: object) -> InvalidArgumentError:
     """Build the error for an argument of a wrong type."""
-    return InvalidArgumentError(f"{name} is {wanted}, not {reprlib.repr(value)}")
+    return InvalidArgumentError(f"{name} must be {wanted}, not {reprlib.repr(value)}")
 
 
 def check_text(name: str, value: Any) -> str:
@@ -79,8 +79,8 @@ def check_timestamp(name: str, value: Any) -> int:
         return epoch_ms(value)
     if isinstance(value, float):
         raise InvalidArgumentError(
-            f"{name} is a whole number, not {value!r}: of milliseconds (for seconds: int(seconds * 1000)),"
-            f" or a datetime"
+            f"{name} must be a whole number of milliseconds or a datetime, not {value!r};"
+            " for seconds use int(seconds * 1000)"
         )
     return check_number(name, value)
 

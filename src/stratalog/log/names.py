@@ -150,6 +150,11 @@ def parse_partition_dir(name: str) -> PartitionDir | None:
     return PartitionDir(topic, partition, cast(PartitionState, state or ""))
 
 
+def is_partition_file(name: str) -> bool:
+    """Return True if only a partition's directory holds a file of this name."""
+    return name in PARTITION_FILES or parse_file(name) is not None
+
+
 def validate_topic(name: str) -> None:
     """Raise InvalidTopicError for a name that Kafka would refuse."""
     fault = _topic_fault(name)

@@ -38,19 +38,19 @@ class Background:
         self._control: ControlServer | None = None
         self._thread = threading.Thread(target=self._run, name="stratalog-background", daemon=True)
 
-    def start(self, run_command: Callable[..., Any] | None) -> None:
+    def start(self, control: tuple[Callable[..., Any], Callable[..., int]] | None) -> None:
         """Start the threads; when this is interrupted, `stop` ends those that began.
 
-        ``run_command`` runs the commands of the control socket; without one there is no socket.
+        ``control`` are the first two arguments of a `ControlServer`; without them there is no socket.
         """
-        if run_command is not None:
-            self._serve(run_command)
+        if control is not None:
+            self._serve(*control)
         self._thread.start()
 
-    def _serve(self, run_command: Callable[..., Any]) -> None:
+    def _serve(self, run: Callable[..., Any], limit: Callable[..., int]) -> None:
         for each in self._store.partitions.dirs.online():
             try:
-                self._control = ControlServer(run_command, *listen(each.path))
+                self._control = ControlServer(run, limit, *listen(each.path))
             except OSError as error:
                 logger.warning("no control socket in %s: %s", each.path, error)
             else:

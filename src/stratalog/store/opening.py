@@ -29,7 +29,6 @@ from stratalog.errors import (
 from stratalog.format.settings import Settings
 from stratalog.fs.contract import is_device_failure, is_refusal
 from stratalog.log.check.damage import UNKNOWN, Damage
-from stratalog.log.check.repair import RepairReport
 from stratalog.log.names import partition_dir
 from stratalog.log.read.follower import STILL_NS
 from stratalog.log.write.recovery import OpenAs, RecoveryReport, open_partition
@@ -40,6 +39,7 @@ from stratalog.store.moving import is_moved, take_mark_off
 from stratalog.store.tier.tiers import local_start_offset
 
 if TYPE_CHECKING:
+    from stratalog.log.check.repair import RepairReport
     from stratalog.store.partitions import Partitions
 
 
@@ -476,6 +476,8 @@ class Opening:
         self, entry: TopicEntry, partition: int, *, action: str, dry_run: bool, behind: int = 0
     ) -> RepairReport:
         """Make a partition that no directory holds anew, empty, behind the last end that is known of it."""
+        from stratalog.log.check.repair import RepairReport
+
         report, name = RepairReport(dry_run=dry_run), f"{entry.name}-{partition}"
         gone = Damage(name, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, "no log directory holds it")
         if action == "rebuild-indexes":

@@ -20,7 +20,6 @@ from stratalog.errors import (
     again,
 )
 from stratalog.log.arguments import check_text
-from stratalog.log.check.repair import RepairReport
 from stratalog.log.context import LogContext
 from stratalog.log.read.follower import Cold, PartitionFollower
 from stratalog.log.write.writer import PartitionWriter
@@ -36,6 +35,7 @@ from stratalog.store.tier.tiering import Archives
 
 if TYPE_CHECKING:
     from stratalog.archive.objects import Objects
+    from stratalog.log.check.repair import RepairReport
 
 
 P = ParamSpec("P")
@@ -175,7 +175,9 @@ class Partitions:
             with self.changes.of(name):  # which ends a move that was cut short
                 view = self.view(name, partition)
         if not isinstance(view, PartitionWriter):
-            raise ReadOnlyError("this store was opened with read_only=True; open it without to change it")
+            raise ReadOnlyError("this store is open for reading only").advising(
+                "open it without read_only=True to change it"
+            )
         return view
 
     def _log_start(self, name: str, partition: int) -> int:

@@ -18,11 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from stratalog import locks
 from stratalog.errors import ClosedError, CorruptionError, InvalidArgumentError, StratalogError, again
-from stratalog.log.arguments import check_number, wrong_type
+from stratalog.log.arguments import Moment, check_number, wrong_type
 from stratalog.log.read.follower import POLL_S, PartitionFollower
 from stratalog.log.read.list_offsets import offset_for_time
 from stratalog.log.read.reader import Isolation, SkipDamaged, check_start, read_records
@@ -153,14 +153,36 @@ class Stop:
         return self._event is not None
 
 
-class Records(Iterator[Record]):
-    """Records on their way out of a topic, lazily: use it in a ``for`` or ``async for`` loop, or call `next`.
+class Selection(TypedDict, total=False):
+    """What `Topic.scan` takes beside partitions and columns."""
 
-    One thread, or one task, reads. `close` ends the reading, from any thread: a loop that follows ends before
-    the next record, another one after those that were read ahead.
+    start: Offsets | None
+    end: Offsets | None
+    since: Moment | None
+    until: Moment | None
+    isolation: str
+    threads: int
+
+
+class Records(Iterator[Record]):
+    """A lazy iterator over records: use it in a ``for`` or ``async for`` loop, or call `next`.
+
+    Only one thread or task may read. `close` ends it from any thread: a loop with ``follow`` ends before the
+    next record, another loop after the records that were already read ahead.
     """
 
-    __slots__ = ("_ahead", "_deadline", "_failed", "_options", "_parts", "_records", "_run", "_stop", "_task")
+    __slots__ = (
+        "_ahead",
+        "_change",
+        "_deadline",
+        "_failed",
+        "_options",
+        "_parts",
+        "_records",
+        "_run",
+        "_stop",
+        "_task",
+    )
 
     def __init__(
         self, parts: list[Part], options: ReadOptions, records: Iterator[Record] | None = None
@@ -175,8 +197,18 @@ class Records(Iterator[Record]):
         self._failed: Exception | None = None
         self._task: asyncio.Future[None] | None = None
         self._deadline: float | None = None
+        self._change: Callable[[Record], Record] | None = None
+
+    def through(self, change: Callable[[Record], Record]) -> Records:
+        """Return this reading with records as ``change`` returns them; after an error of it, it goes on."""
+        self._change = change
+        return self
 
     def __iter__(self) -> Iterator[Record]:
+        records = self._begun()
+        return records if self._change is None else map(self._change, records)
+
+    def _begun(self) -> Iterator[Record]:
         if self._records is None:
             read = _follow if self._options.follow else _once
             self._records = read(self._parts, self._options, self._stop)
@@ -186,7 +218,7 @@ class Records(Iterator[Record]):
         return next(iter(self))
 
     def close(self) -> None:
-        """End the reading; a thread that waits for the next record wakes up."""
+        """Stop reading; wake up a thread that waits for the next record."""
         self._stop.ask()
 
     def __enter__(self) -> Records:
@@ -210,7 +242,8 @@ class Records(Iterator[Record]):
         while not self._stop():
             if self._ahead:
                 self._deadline = None
-                return self._ahead.popleft()
+                record = self._ahead.popleft()
+                return record if self._change is None else self._change(record)
             if self._failed is not None:
                 error, self._failed = self._failed, None
                 raise error
@@ -234,7 +267,7 @@ class Records(Iterator[Record]):
     def _read_ahead(self) -> None:
         if self._run is None:
             follow = self._options.follow
-            self._run = what_is_there(self._parts, self._options, self._stop) if follow else iter(self)
+            self._run = what_is_there(self._parts, self._options, self._stop) if follow else self._begun()
         self._failed = take(self._run, AT_ONCE, self._ahead)
         if not self._ahead:
             self._run = None

@@ -36,6 +36,7 @@ from stratalog.errors import (
     InvalidArgumentError,
     ReadOnlyError,
     StorageError,
+    UnstableOffsetCommitError,
 )
 from stratalog.format.journal import Entry, StagedFile
 from stratalog.format.metadata import id_to_text, new_id
@@ -46,12 +47,10 @@ from stratalog.log.arguments import (
     check_moment,
     check_number,
     check_optional,
+    check_seconds,
     check_text,
     wrong_type,
 )
-from stratalog.log.check.repair import RepairReport, check_action, repair_partition
-from stratalog.log.clean import CleanReport
-from stratalog.log.clean.remote_compaction import Cleaned, CleaningTask
 from stratalog.log.context import Clock, LogContext, SystemClock
 from stratalog.log.write.recovery import RecoveryReport
 from stratalog.log.write.writer import PartitionWriter
@@ -61,31 +60,29 @@ from stratalog.store.background import Background
 from stratalog.store.catalog import MAX_PARTITIONS, new_topic
 from stratalog.store.groups import Consumer, Groups
 from stratalog.store.groups.consumers import Reset
+from stratalog.store.groups.offsets import MAX_NAME
 from stratalog.store.journal.journal import Committed, Journal
-from stratalog.store.lifecycle.erasing import erase
-from stratalog.store.lifecycle.lifecycle import Janitor, Lifecycle, Round
-from stratalog.store.lifecycle.planning import archive_plan, plan, retain_steps
-from stratalog.store.lifecycle.reports import (
-    EraseReport,
-    LifecycleReport,
-    LogDirInfo,
-    PartitionNumbers,
-    log_dir_numbers,
-    partition_numbers,
-)
 from stratalog.store.opening import MAX_LISTINGS
 from stratalog.store.partitions import Partitions, check_partition
 from stratalog.store.paths import Paths, absolute_places, path_list, path_of
+from stratalog.store.serde import Deserializer, Serde, SerializedTopic
 from stratalog.store.settings import remembered
 from stratalog.store.topic import Topic
+from stratalog.store.transactions import Coordinator, Transaction
+from stratalog.store.transactions.state import MAX_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from stratalog.archive.objects import Objects
     from stratalog.log.arguments import Moment
+    from stratalog.log.check.repair import RepairReport
+    from stratalog.log.clean import CleanReport
+    from stratalog.log.clean.remote_compaction import Cleaned, CleaningTask
     from stratalog.store.copies import CloneReport, ExportReport, ImportReport, RestoreReport
     from stratalog.store.copies import Progress as CopyProgress
     from stratalog.store.copies.clone import OpenTransactions
     from stratalog.store.copies.topic_file import InFile, OutFile
+    from stratalog.store.lifecycle.lifecycle import Janitor, Lifecycle
+    from stratalog.store.lifecycle.reports import EraseReport, LifecycleReport, LogDirInfo, PartitionNumbers
 
 _open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
@@ -105,16 +102,16 @@ def open_store(
 ) -> Store:
     """Open a store at one or several log directories.
 
-    ``config`` holds broker settings by Kafka's names. They are kept with the store from its first write on:
-    None means the settings kept with the store, so that the command line uses those of the program;
-    an empty mapping means the defaults; with ``remember=False`` they hold for this open only.
+    ``config`` holds broker settings by their Kafka names. They are saved with the store at its first write,
+    so that later opens and the command line use them. None means the saved settings, an empty mapping the
+    defaults. With ``remember=False`` the settings apply to this open only.
 
-    ``create=False`` refuses a directory that is not there. ``janitor=True`` carries the topics' policies out
+    ``create=False`` refuses a directory that does not exist. ``janitor=True`` applies the topics' policies
     while the store is open: retention every ``log.retention.check.interval.ms``, compaction and archiving
-    whenever they are due.
+    when they are due.
 
     ``fs``, ``clock``, ``objects`` and ``background=False`` are for tests: another filesystem, another time,
-    another object store, and no thread, in which case `Store.tick` must be called.
+    another object store, and no background thread (then `Store.tick` must be called).
     """
     fs = fs or RealFileSystem()
     names = path_list(fs, path)
@@ -159,6 +156,8 @@ class Store:
         """The inside of the store, for the other rooms of Stratalog; not for programs that use it."""
         self.partitions.dirs.check(must_exist=read_only or not create)
         handles.on_pressure = self.partitions.release_some_handle
+        self.cluster_id = ""
+        """The cluster id of the log directories, as `meta.properties` has it; empty in a read-only store."""
         self._topics: dict[str, Topic] = {}
         self._closing = locks.lock("closing")
         """Held while the store is closed, I/O and all; only `close` takes it."""
@@ -166,10 +165,14 @@ class Store:
         self._close_failure: BaseException | None = None
         """True when the locks, files and threads are given back, or are a forked child's parent's."""
         self._background: Background | None = None
-        self._lifecycle = Lifecycle(self.partitions)
+        self._made_lifecycle: Lifecycle | None = None
+        self._janitor: Janitor | None = None
+        if not read_only:
+            self._make_lifecycle(janitor)
         self.journal = Journal(self.partitions)
         """The commits of staged files."""
-        self._janitor = Janitor(self._lifecycle) if janitor and not read_only else None
+        self.transactions = Coordinator(self)
+        """The transactions of this store."""
         self.groups = Groups(self)
         """The consumer groups: their committed offsets, and the consumers in this process."""
         try:
@@ -182,6 +185,19 @@ class Store:
         except BaseException:
             self._give_back()
             raise
+
+    def _make_lifecycle(self, janitor: bool = False) -> Lifecycle:
+        from stratalog.store.lifecycle.lifecycle import Janitor, Lifecycle
+
+        made = self._made_lifecycle = Lifecycle(self.partitions)
+        if janitor:
+            self._janitor = Janitor(made)
+        return made
+
+    @property
+    def _lifecycle(self) -> Lifecycle:
+        """Made by a writable open; a store that is only read makes it for its first preview."""
+        return self._made_lifecycle or self._make_lifecycle()
 
     def __enter__(self) -> Store:
         return self
@@ -208,15 +224,18 @@ class Store:
             cluster_id = each.ensure_meta_properties(cluster_id)
             for leftover in each.leftovers():
                 fs.remove_tree(leftover)
+        self.cluster_id = cluster_id
         partitions.opening.load()
         partitions.opening.recover()
         self.journal.recover()
+        self.transactions.recover()
         if background:
-            from stratalog.store.admin.admin import run_command  # it imports this module
+            from stratalog.store.admin.admin import payload_limit, run_command  # it imports this module
 
             self._background = Background(self)
             partitions.opening.on_wake = self._background.wake
-            self._background.start(partial(run_command, self) if isinstance(fs, RealFileSystem) else None)
+            control = partial(run_command, self), partial(payload_limit, self)
+            self._background.start(control if isinstance(fs, RealFileSystem) else None)
             if self._background.address is not None:
                 for each in partitions.dirs.online():
                     each.announce({**info, "control": self._background.address})
@@ -244,12 +263,12 @@ class Store:
     # -- topics --------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         self._check(only_looks=True)
         return sorted(self.partitions.entries)
 
     def topic(self, name: str) -> Topic:
-        """A topic by name; `UnknownTopicError` when there is none."""
+        """Return a topic by name; raise `UnknownTopicError` if it does not exist."""
         entry = self.partitions.entry(name)
         topic = self._topics.get(name)
         if topic is None or topic.entry_id not in (entry.id, None):
@@ -285,8 +304,8 @@ class Store:
     ) -> Topic:
         """Create a topic; its partitions go to the log directories that hold the fewest.
 
-        With ``if_not_exists`` a topic of that name that is already there is returned, whatever its
-        partitions and settings are.
+        With ``if_not_exists`` an existing topic is returned unchanged; its partitions and settings may differ
+        from the arguments.
         """
         self._check_writable()
         entry = new_topic(name, partitions, check_mapping("config", config), self.config)
@@ -303,8 +322,14 @@ class Store:
                 raise
         return self.topic(name)
 
+    def check_new_topic(self, name: str, partitions: int | None, config: Mapping[str, object]) -> None:
+        """Raise what `create_topic` would raise for these arguments; create nothing."""
+        self._check_writable()
+        new_topic(name, partitions, config, self.config)
+        topic_import.check_free(self.partitions, name)
+
     def add_partitions(self, name: str, total: int) -> None:
-        """Give a topic more partitions; keys may map to other partitions from then on, as in Kafka."""
+        """Increase the number of partitions; keys may then map to other partitions, as in Kafka."""
         self._check_writable(name)
         total = check_number("total", total, 1, MAX_PARTITIONS)
         with self.partitions.changes.of(name):
@@ -329,7 +354,7 @@ class Store:
         append: Mapping[str, object] | None = None,
         subtract: Mapping[str, object] | None = None,
     ) -> TopicConfig:
-        """Change settings of a topic, all of them or, on an error, none. Return what is in force then.
+        """Change settings of a topic, all or (on an error) none. Return the effective settings.
 
         The operations are those of Kafka's IncrementalAlterConfigs: a value in ``changes`` sets, None deletes
         the override; ``append`` and ``subtract`` add elements to a list and remove them.
@@ -372,7 +397,7 @@ class Store:
             return config
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic and all its data, and what consumer groups committed for it."""
+        """Delete a topic, all its data, and the offsets that consumer groups committed for it."""
         self._check_writable()
         partitions = self.partitions
         with ExitStack() as claimed:
@@ -400,13 +425,13 @@ class Store:
                 tiering.finish_deletion(entry)
         try:
             self.groups.offsets.forget_topic(name)
-        except (FormatError, StorageError) as error:
+        except (FormatError, StorageError, UnstableOffsetCommitError) as error:
             partitions.context.warn(f"topic {name} is deleted, what groups committed for it is not: {error}")
 
     def allocate_producer_ids(self, count: int = 1000) -> range:
-        """Hand out producer ids that no call before got, not even one before a crash; 1,000 as Kafka does.
+        """Allocate producer ids that were never allocated before, also not before a crash; 1,000 as in Kafka.
 
-        Ids that a partition knows already are left out: an adopted log brings those of its broker.
+        Ids already used in a partition are skipped: an adopted log may contain ids of its broker.
         """
         self._check_writable()
         check_number("count", count, 1, 2**31 - 1)
@@ -414,35 +439,37 @@ class Store:
         return self.partitions.settings.allocate_producer_ids(count, taken)
 
     def describe_topic(self, name: str) -> list[ConfigEntry]:
-        """Every setting of a topic with its value and where it comes from."""
+        """Return every setting of a topic with its value and source."""
         return describe(self.config, self.partitions.entry(name).effective_overrides())
 
     # -- maintenance -----------------------------------------------------------------------------------
 
     @property
     def recovery(self) -> list[RecoveryReport]:
-        """What opening found, for each partition."""
+        """The result of recovery at the last open, for each partition."""
         return self.partitions.opening.recovery
 
     def tick(self) -> None:
-        """Do what time makes due; only needed without the background thread."""
+        """Run the periodic work that is due; only needed without the background thread."""
         self.partitions.check_open()
         self.partitions.tick()
+        if not self.read_only:
+            self.transactions.tick()
         if self._janitor is not None:
             self._janitor.tick()
             if self._background is None:
                 self._janitor.wait_for_retention()
 
     def flush(self) -> None:
-        """Make everything appended so far durable, in every partition."""
+        """Sync everything appended so far to disk, in every partition."""
         self._check_writable()
         self.partitions.flush()
 
     def move_partition(self, name: str, partition: int, to: str) -> None:
-        """Move a partition to another log directory of this store; appends wait, reads go on.
+        """Move a partition to another log directory of this store; appends wait, reads continue.
 
-        When it fails the partition goes on in its old place. When it is interrupted it goes on in one of the
-        two; an interrupt that cuts that short too leaves it to the next operation.
+        If the move fails, the partition stays in its old directory. If it is interrupted, the partition is in
+        one of the two directories; after a second interrupt the next operation finishes this.
         """
         self._check_writable(name)
         partitions = self.partitions
@@ -465,12 +492,14 @@ class Store:
                 self.topic(name).refresh_writers()
 
     def repair(self, name: str, partition: int, *, action: str, dry_run: bool = False) -> RepairReport:
-        """Give up or rebuild what is damaged, as ``action`` says; the partition is closed meanwhile.
+        """Rebuild or drop damaged data according to ``action``; the partition is closed during the repair.
 
         ``dry_run`` changes nothing, works on a read-only store and leaves the partition open.
         """
         self._check(only_looks=dry_run)
         check_text("topic", name)
+        from stratalog.log.check.repair import check_action, repair_partition
+
         check_action(action)
         partitions = self.partitions
         partition = check_number("partition", partition)
@@ -515,6 +544,8 @@ class Store:
 
         Beside a holder, which may move the partition or replace files, it looks again where they are now.
         """
+        from stratalog.log.check.repair import repair_partition
+
         partitions, fs = self.partitions, self.partitions.context.fs
         for _ in range(MAX_LISTINGS if self.read_only else 1):
             entry = partitions.entry(name)
@@ -538,11 +569,14 @@ class Store:
     # -- the life of segments ---------------------------------------------------------------------------
 
     def retain(self, topic: str | None = None, *, preview: bool = False) -> LifecycleReport:
-        """Delete the segments that retention says; ``preview`` only reports them, and what comes next.
+        """Delete expired segments; ``preview`` only reports them and the ones that expire next.
 
-        Every preview and trial run works on a read-only store too.
+        Previews and dry runs also work on a read-only store.
         """
         self._check(only_looks=preview, topic=topic)
+        from stratalog.store.lifecycle.lifecycle import Round
+        from stratalog.store.lifecycle.planning import retain_steps
+
         return self._lifecycle.run(Round(retain_steps, topic, preview=preview))
 
     def compact(
@@ -554,9 +588,9 @@ class Store:
         force: bool = False,
         progress: Progress | None = None,
     ) -> LifecycleReport:
-        """Compact the partitions that are due, or with ``force`` whatever can be compacted.
+        """Compact the partitions that are due, or with ``force`` all that can be compacted.
 
-        ``progress(what, done_bytes, total_bytes)`` is called now and then.
+        ``progress(what, done_bytes, total_bytes)`` is called from time to time.
         """
         self._check(only_looks=preview, topic=topic)
         number = check_optional("partition", partition)
@@ -582,6 +616,8 @@ class Store:
         """Swap in the outcome of a compaction that was lent; None gives the loan back."""
         self._check_writable()
         check_text("token", token)
+        from stratalog.log.clean.remote_compaction import Cleaned
+
         if cleaned is not None and not isinstance(cleaned, Cleaned):
             raise wrong_type("cleaned", "the outcome of a compaction", cleaned)
         if cleaned is None:
@@ -592,16 +628,19 @@ class Store:
     def archive(
         self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None
     ) -> LifecycleReport:
-        """Copy sealed segments to the archive, and remove local copies whose time is up."""
+        """Copy sealed segments to the archive, and remove expired local copies."""
         self._check(only_looks=preview, topic=topic)
         if not preview:
             self.partitions.archives.sweep()
+        from stratalog.store.lifecycle.lifecycle import Round
+        from stratalog.store.lifecycle.planning import archive_plan
+
         return self._lifecycle.run(Round(archive_plan, topic, preview=preview, progress=progress))
 
     def take_over_archive(self, topic: str) -> None:
-        """Make this store the one that writes a topic's archive.
+        """Make this store the writer of a topic's archive.
 
-        For a store that was rebuilt from its archive. Another store that wrote it before is fenced off.
+        Use it for a store that was rebuilt from its archive. The previous writer is fenced off.
         """
         self._check_writable(topic)
         self._lifecycle.take_over_archive(topic)
@@ -609,12 +648,15 @@ class Store:
     def janitor(
         self, topic: str | None = None, *, preview: bool = False, progress: Progress | None = None
     ) -> LifecycleReport:
-        """One round of everything: what `open(janitor=True)` does by itself."""
+        """Run retention, compaction and archiving once, as `open(janitor=True)` does periodically."""
         self._check(only_looks=preview, topic=topic)
+        from stratalog.store.lifecycle.lifecycle import Round
+        from stratalog.store.lifecycle.planning import plan
+
         return self._lifecycle.run(Round(plan, topic, preview=preview, cleaning=True, progress=progress))
 
     def accept_clock(self) -> None:
-        """Accept the wall clock after a jump: deletion by time, which paused, goes on."""
+        """Accept the wall clock after a jump, and resume the deletion by time that paused."""
         self._check_writable()
         self._lifecycle.accept_clock()
 
@@ -627,13 +669,15 @@ class Store:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> EraseReport:
-        """Remove every record of these keys from the log and its archive; no other offset moves.
+        """Remove every record of these keys from the log and its archive; other records keep their offsets.
 
-        What was done is written to an audit file; the report names clones that still hold the keys.
+        The erasure is recorded in an audit file; the report lists clones that still hold the keys.
         """
         self._check(only_looks=dry_run)
         erased = frozenset(check_all("keys", keys, bytes, "bytes"))
         check_text("reason", reason)
+        from stratalog.store.lifecycle.erasing import erase
+
         return erase(
             self._lifecycle,
             self.topic(topic),
@@ -644,8 +688,10 @@ class Store:
         )
 
     def lifecycle(self) -> list[PartitionNumbers]:
-        """Segments, bytes and files of every partition by state, and what retention should have taken."""
+        """Return segments, bytes and files of every partition by state, and segments past their retention."""
         self._check(only_looks=True)
+        from stratalog.store.lifecycle.reports import partition_numbers
+
         return partition_numbers(self._lifecycle)
 
     def commit_staged(
@@ -669,20 +715,25 @@ class Store:
     def consumer(
         self,
         group: str,
-        topics: Sequence[str],
+        topics: Sequence[str | SerializedTopic],
         *,
         reset: Reset = "earliest",
         auto_commit: bool = False,
         isolation: str = "read_uncommitted",
         timeout_s: float | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
     ) -> Consumer:
-        """A consumer of topics that remembers, under the name of its group, how far it has got.
+        """Return a consumer of topics that stores its position under the name of its group.
 
-        Several consumers of one group in this process share the partitions. ``reset`` says where to begin
-        where the group committed nothing, or where that is no longer in the log: ``earliest``, ``latest`` or
-        ``error``. With ``auto_commit`` the records that a loop has come back from are committed every five
-        seconds and at the end; else call `Consumer.commit`. A loop over it ends after ``timeout_s`` without
-        a record; None waits for ever.
+        Several consumers of one group in this process share the partitions. ``reset`` is the start if the
+        group has committed nothing, or if its offset is no longer in the log: ``earliest``, ``latest`` or
+        ``error``. With ``auto_commit`` the records that a loop has finished are committed every five seconds
+        and at the end; otherwise call `Consumer.commit`. A loop over it ends after ``timeout_s`` seconds
+        without a record; None waits forever.
+
+        The deserializers are those of `Topic.using`. A topic may also be given as `Topic.using` returned it,
+        with its own.
         """
         self._check_writable()
         return Consumer(
@@ -694,7 +745,29 @@ class Store:
             auto_commit=auto_commit,
             isolation=isolation,
             timeout_s=timeout_s,
+            serde=Serde.of(key_deserializer=key_deserializer, value_deserializer=value_deserializer),
         )
+
+    def transaction(
+        self, transactional_id: str, *, transaction_timeout_s: float = 60, sync: bool = False
+    ) -> Transaction:
+        """Begin a transaction; ``read_committed`` readers see all of it or nothing.
+
+        Use it in a ``with`` block: its end commits, an exception aborts. An open transaction with the same id
+        is fenced: it is aborted, and its next step raises `InvalidProducerEpochError`. The same happens to a
+        transaction that is open longer than ``transaction_timeout_s``. A commit is as durable as the appends
+        in it; with ``sync`` it is on disk when it returns, and stays complete after a power cut.
+        """
+        self._check_writable()
+        size = len(check_text("transactional_id", transactional_id).encode("utf-8", "surrogatepass"))
+        if not 0 < size <= MAX_NAME:
+            raise InvalidArgumentError(f"transactional_id is a name of 1 to {MAX_NAME} bytes")
+        timeout_s = check_seconds("transaction_timeout_s", transaction_timeout_s)
+        if timeout_s is None or not 0 < timeout_s * 1000 <= MAX_TIMEOUT_MS:
+            raise InvalidArgumentError(
+                f"transaction_timeout_s is a number of seconds up to {MAX_TIMEOUT_MS // 1000}"
+            )
+        return Transaction(self, transactional_id, max(1, int(timeout_s * 1000)), sync=sync)
 
     # -- copies --------------------------------------------------------------------------------------
 
@@ -721,7 +794,7 @@ class Store:
         keep_retention: bool = False,
         progress: CopyProgress | None = None,
     ) -> RestoreReport:
-        """Build a new store as this one was at a moment, or up to offsets by (topic, partition).
+        """Build a new store with the state at a given time, or up to offsets by (topic, partition).
 
         The time is given as for `Topic.read`; see `stratalog.store.copies.restore` for the rest.
         """
@@ -753,7 +826,7 @@ class Store:
         keep_retention: bool = False,
         progress: CopyProgress | None = None,
     ) -> ImportReport:
-        """Bring an exported topic into the store; ``settings`` go over those it was exported with."""
+        """Import an exported topic; ``settings`` override those it was exported with."""
         from stratalog.store import copies
 
         self._check_writable()
@@ -764,17 +837,19 @@ class Store:
     # -- facts ---------------------------------------------------------------------------------------
 
     def log_dirs(self) -> list[LogDirInfo]:
-        """Partitions, segments and bytes of each log directory."""
+        """Return partitions, segments and bytes of each log directory."""
         self._check(only_looks=True)
+        from stratalog.store.lifecycle.reports import log_dir_numbers
+
         return [log_dir_numbers(self.partitions, each) for each in self.partitions.dirs.all]
 
     def open_files(self) -> int:
-        """File handles the store has open right now."""
+        """The number of file handles the store has open now."""
         return self.partitions.context.handles.stats().open
 
     @property
     def control_address(self) -> str | None:
-        """Where other processes reach this store; None when it cannot be reached."""
+        """The address of the control socket for other processes; None if there is none."""
         return self._background.address if self._background is not None else None
 
     # -- end -------------------------------------------------------------------------------------------
@@ -788,7 +863,9 @@ class Store:
         if topic is not None:
             check_text("topic", topic)
         if self.read_only and not only_looks:
-            raise ReadOnlyError("this store was opened with read_only=True; open it without to change it")
+            raise ReadOnlyError("this store is open for reading only").advising(
+                "open it without read_only=True to change it"
+            )
         if self.read_only:
             self.partitions.opening.load()
 
@@ -799,16 +876,17 @@ class Store:
             check_text("topic", topic)
 
     def close(self) -> None:
-        """Sync everything, write the checkpoints and the clean-shutdown file, let the locks go.
+        """Sync everything, write the checkpoints and the clean-shutdown file, and release the locks.
 
-        A close that fails or is interrupted while it writes lets the locks go all the same, and the next open
-        looks closer. One that is interrupted while it waits for work under way has closed nothing. In both
-        cases a second call does what is left. Two at once succeed or fail together.
+        If it fails or is interrupted while it writes, the locks are still released, and the next open runs
+        recovery. If it is interrupted while it waits for running work, nothing is closed. In both cases a
+        second call does the rest. Concurrent calls succeed or fail together.
         """
         if self._released:
             return
         began_open = self.partitions.closed is None
-        self._lifecycle.stopping = True
+        if self._made_lifecycle is not None:
+            self._made_lifecycle.stopping = True
         if self._background is not None:
             self._background.stop()
         if self._janitor is not None:

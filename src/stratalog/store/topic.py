@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import datetime as dt
-import random
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from stratalog import kernel, locks
+from stratalog.analysis.packages import needed
+from stratalog.analysis.payloads import Payload, as_payload, decoded
 from stratalog.config import TopicConfig
 from stratalog.errors import (
     ClosedError,
     InvalidArgumentError,
-    InvalidRecordError,
     UnknownPartitionError,
     UnknownTopicError,
     again,
 )
-from stratalog.format.batch.arrow import check_names, fitted
+from stratalog.format.batch.arrow import arrow_parts, is_arrow
 from stratalog.format.metadata import id_to_text
 from stratalog.log.arguments import (
     Moment,
@@ -33,6 +32,7 @@ from stratalog.log.arguments import (
     check_number,
     check_optional,
     check_seconds,
+    check_text,
     check_timestamp,
     wrong_type,
 )
@@ -44,15 +44,19 @@ from stratalog.log.read.lookup import read_one, record_at
 from stratalog.log.read.reader import SkipDamaged, check_isolation, check_start
 from stratalog.log.segment.directory_state import segment_states
 from stratalog.log.write import produce
-from stratalog.log.write.append import append_arrow, append_record, append_records
+from stratalog.log.write.append import append_arrow
 from stratalog.log.write.log_end import Completion, End, check_end
-from stratalog.log.write.producers import Origin
+from stratalog.log.write.named_errors import append_record, append_rows, append_sequenced
+from stratalog.log.write.partitioner import Partitioner
+from stratalog.log.write.producers import MAX_SEQUENCE, Origin
+from stratalog.log.write.sequenced import Source, named_id
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.model import Appended, AppendedRange, Header, Record, SegmentInfo
 from stratalog.store import reading
 from stratalog.store.moving import missing, or_missing, steady, unmoved
 from stratalog.store.partitions import HIGH_WATERMARK
-from stratalog.store.reading import Offsets, Order, Part, ReadOptions, Records
+from stratalog.store.reading import Offsets, Order, Part, ReadOptions, Records, Selection
+from stratalog.store.serde import Deserializer, Serde, SerializedTopic, Serializer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,16 +67,15 @@ if TYPE_CHECKING:
 
 
 MAX_SCAN_THREADS = 1024
+MAX_NAME = 1024
+"""Characters in the name of a producer."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-STICKY_BYTES = 16 << 10
-"""Keyless records stay with one partition for so many bytes, as a Kafka producer's do for a batch."""
-
 
 class Topic:
-    """A topic of an open store. Thread-safe; appends to one partition take turns, partitions do not."""
+    """A topic of an open store. Thread-safe; appends to one partition are serialized."""
 
     def __init__(self, partitions: Partitions, name: str, entry_id: uuid.UUID | None) -> None:
         self._partitions = partitions
@@ -83,20 +86,43 @@ class Topic:
         self._only: PartitionWriter | None = None  # the writer of a topic with one partition
         self._seen: tuple[State | None, Views] = (None, ())
         """The store when this topic was last looked up, and the partitions it had then."""
-        self._sticky = 0
-        self._sticky_left = STICKY_BYTES
-        self._sticky_lock = locks.lock("topic.sticky")
+        self._partitioner = Partitioner()
         self.refresh_writers()
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}, {self.partitions} partitions>"
 
+    def using(
+        self,
+        *,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> SerializedTopic:
+        """The same topic for keys and values that are not bytes.
+
+        Each is a function or a name: ``str``, ``json``, ``msgspec`` (JSON by that package) or ``bytes``, the
+        default. A serializer's name stands for the deserializer too. None is not given to any of them.
+        """
+        serde = Serde.of(key_serializer, value_serializer, key_deserializer, value_deserializer)
+        return SerializedTopic(self, serde)
+
     # -- facts ---------------------------------------------------------------------------------------
 
     @property
     def partitions(self) -> int:
-        """How many partitions the topic has."""
+        """The number of partitions."""
         return self._entry().partitions
+
+    @property
+    def deleted(self) -> bool:
+        """True when the topic was deleted; another one may have its name now."""
+        try:
+            self._entry()
+        except UnknownTopicError:
+            return True
+        return False
 
     @property
     def id(self) -> str | None:
@@ -106,31 +132,31 @@ class Topic:
 
     @property
     def config(self) -> TopicConfig:
-        """The settings in force."""
+        """The effective settings."""
         return self._entry().config(self._partitions.config)
 
     def log_start_offset(self, partition: int = 0) -> int:
-        """The first offset that can be read."""
+        """Return the first offset that can be read."""
         view = self._view(partition)
         view.refresh()
         return view.log_start_offset
 
     def log_end_offset(self, partition: int = 0) -> int:
-        """The offset the next record will get (in another process's store: as far as can be seen)."""
+        """Return the offset of the next record; in a store that another process writes, as far as visible."""
         view = self._view(partition)
         view.refresh()
         return view.next_offset
 
     def high_watermark(self, partition: int = 0, isolation: str = "read_uncommitted") -> int:
-        """The first offset readers cannot see yet; with ``read_committed`` the last stable offset."""
+        """Return the first offset not visible to readers; with ``read_committed`` the last stable offset."""
         view = self._view(partition)
         view.refresh()
         return view.end_offset(check_isolation(isolation))
 
     def segments(self, partition: int | None = None, *, deleted: bool = False) -> list[SegmentInfo]:
-        """Every segment with its state, offsets and size, in order.
+        """Return every segment with its state, offsets and size, in order.
 
-        With ``deleted`` also those that wait, renamed, for the end of ``file.delete.delay.ms``.
+        With ``deleted`` also deleted ones whose files are kept for ``file.delete.delay.ms``.
         """
         found: list[SegmentInfo] = []
         for each in self._choose(partition):
@@ -160,22 +186,34 @@ class Topic:
         partition: int | None = None,
         sync: bool = False,
         expected_offset: int | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
     ) -> Appended:
-        """Append one record. Returns after its write, or with ``sync`` when it is on disk.
+        """Append one record. Return after the write, or with ``sync`` after the sync to disk.
 
-        ``timestamp`` is epoch milliseconds or a datetime with a time zone; now when None.
-        Without ``partition`` the key decides, as in the Java client; without a key too, the topic sticks
-        to one partition for a while.
+        ``timestamp`` is epoch milliseconds or a datetime with a time zone; None means now.
+        Without ``partition`` it is chosen by key, as in the Java client; records without a key go to one
+        partition for a while, then to another one.
 
-        ``expected_offset`` is the offset that the record must get, the log end offset of its partition: if
-        another append came first, nothing is written, which is a `ConflictError` with the actual end.
+        ``expected_offset`` is the offset that the record must get, the log end offset of its partition. If
+        another append came first, nothing is written and `ConflictError` has the actual end. In a topic with
+        several partitions it needs ``partition`` or a key.
+
+        ``producer`` and ``sequence`` make the append idempotent: the caller has a name and numbers its
+        records in each partition consecutively. A sequence that is already in the log is not written again,
+        and its offset is returned; a gap raises `OutOfOrderSequenceError`.
         """
         only = self._only
         if timestamp is not None and type(timestamp) is not int:
             timestamp = check_timestamp("timestamp", timestamp)
-        if expected_offset is not None:
+        if expected_offset is not None or producer is not None or sequence is not None:
             record = Record(value, key, headers, timestamp)
-            return self._append_expected(record, partition, sync, expected_offset)
+            source = self._source(producer, sequence, expected_offset)
+            if source is not None:
+                return self._append_named(record, partition, source, sync)
+            expected = check_number("expected_offset", expected_offset, 0)
+            number = self._partition_of("expected_offset", record, partition)
+            return self._on(number, append_record, record, sync, expected)
         if only is not None and (partition is None or (partition == 0 and type(partition) is int)):
             try:
                 return only.append_one(value, key, headers, timestamp, sync)
@@ -193,7 +231,7 @@ class Topic:
                     if key is not None:
                         partition = kernel.partition_for_key(key, count)
                     else:
-                        partition = self._sticky_partition(count, 0 if value is None else len(value))
+                        partition = self._partitioner.sticky(count, 0 if value is None else len(value))
                 except TypeError:
                     name, bad = ("value", value) if key is None else ("key", key)
                     raise wrong_type(name, "bytes or None", bad) from None
@@ -212,13 +250,42 @@ class Topic:
                     raise missing(writer, error) from error
         return self._on(partition, PartitionWriter.append_one, value, key, headers, timestamp, sync)
 
-    def _append_expected(
-        self, record: Record, partition: int | None, sync: bool, expected_offset: int
-    ) -> Appended:
-        if partition is None:
-            partition = self._place(record)
-        expected = check_number("expected_offset", expected_offset, 0)
-        return self._on(check_number("partition", partition), _append_record, record, sync, expected)
+    @staticmethod
+    def _source(producer: Any, sequence: Any, expected_offset: int | None) -> Source | None:
+        """Return who appends, by the arguments of a call; None when it names no producer."""
+        if producer is None and sequence is None:
+            return None
+        if producer is None or sequence is None:
+            raise InvalidArgumentError("producer and sequence go together: pass both")
+        if expected_offset is not None:
+            raise InvalidArgumentError("expected_offset does not go with producer and sequence")
+        return Source.named(_check_name(producer), check_number("sequence", sequence, 0, MAX_SEQUENCE))
+
+    def _append_named(self, record: Record, partition: int | None, source: Source, sync: bool) -> Appended:
+        number = self._partition_of("sequence", record, partition)
+        (placed,) = self._on(number, append_sequenced, [record], source, sync)
+        return self._appended(placed)
+
+    def _appended(self, placed: AppendedRange) -> Appended:
+        found = self.at(placed.offset, placed.partition)
+        stamp = None if found is None else found.timestamp
+        return Appended(placed.partition, placed.offset, -1 if stamp is None else stamp)
+
+    def _partition_of(self, argument: str, record: Record, partition: int | None) -> int:
+        """Return the partition of a record that is appended with an argument about one partition."""
+        if partition is not None:
+            return check_number("partition", partition)
+        if record.key is None and (len(self._views) or self.partitions) > 1:
+            raise InvalidArgumentError(f"{argument} is about one partition; pass partition= or a key")
+        return self._place(record)
+
+    def last_sequence(self, producer: str, partition: int = 0) -> int | None:
+        """Return the last sequence that a named producer appended to a partition; None if there is none.
+
+        After a restart a producer continues with the next one.
+        """
+        found = self._on(partition, _last_sequence, named_id(_check_name(producer)))
+        return None if found < 0 else found
 
     def append_many(
         self,
@@ -227,37 +294,56 @@ class Topic:
         partition: int | None = None,
         sync: bool = False,
         expected_offset: int | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
     ) -> list[AppendedRange]:
         """Append records, or an Arrow table with the columns of `scan`, in as few batches as fit.
 
-        Returns a range for each partition that got records. The order of the records is kept within a
-        partition. When a partition fails, what went to those before it stays. ``expected_offset`` is the
-        offset that the first record must get, as for `append`; all records go to one partition then.
+        Return a range for each partition that got records. The order of the records is kept within a
+        partition. If the append to a partition fails, records already written to others stay.
+        ``expected_offset`` is the offset that the first record must get, as for `append`; then all records go
+        to one partition.
+
+        ``producer`` and ``sequence`` are as for `append`: the first record has ``sequence``, each further one
+        the next number, all in one partition. Records that are already in the log are not written again. Then
+        several ranges may be returned; together they are all records in order.
         """
         if partition is not None:
             partition = check_number("partition", partition)
+        if producer is not None or sequence is not None:
+            number = self._one_partition("sequence", partition)
+            if not is_arrow(records):
+                records = check_list("records", records, "records")
+            source = self._source(producer, sequence, expected_offset)
+            assert source is not None
+            return self._on(number, append_sequenced, records, source, sync) if len(records) else []
         expected = self._expected(expected_offset, partition)
-        if type(records) is not list and is_arrow(records):
+        only, put = None if partition else self._only, append_rows
+        if type(records) is list:
+            rows: Any = records
+        elif not is_arrow(records):
+            rows = check_list("records", records, "records")
+        elif only is None or not len(records):
             return self._append_arrow(records, partition, sync, expected)
-        rows = records if isinstance(records, list) else check_list("records", records, "records")
+        else:
+            rows, put = records, append_arrow  # type: ignore[assignment]
         if expected is not None:
-            placed = self._on(partition or 0, _append_rows, rows, sync, expected)
-            return [placed] if rows else []
-        if not rows:
+            placed = self._on(partition or 0, put, rows, sync, expected)
+            return [placed] if len(rows) else []
+        if not len(rows):
             return []
-        only = self._only
-        if only is not None and not partition:
+        if only is not None:
             try:
-                return [_append_rows(only, rows, sync)]
+                return [put(only, rows, sync)]
             except ClosedError:
-                return [self._again(only, _append_rows, rows, sync)]
+                return [self._again(only, put, rows, sync)]
             except FileNotFoundError as error:
                 raise missing(only, error) from error
         count = len(self._views) or self.partitions
         if partition is not None or count == 1:
-            return [self._on(partition or 0, _append_rows, rows, sync)]
-        groups = self._group(rows, count)
-        ranges = [self._on(number, _append_rows, group, False) for number, group in groups.items()]
+            return [self._on(partition or 0, append_rows, rows, sync)]
+        groups = self._partitioner.group(rows, count)
+        ranges = [self._on(number, append_rows, group, False) for number, group in groups.items()]
         self._sync_all(ranges, sync)
         return ranges
 
@@ -266,16 +352,12 @@ class Topic:
     ) -> list[AppendedRange]:
         count = self.partitions
         ranges: dict[int, AppendedRange] = {}
-        for number, part in arrow_parts(table, partition, count, self._sticky_partition):
+        for number, part in arrow_parts(table, partition, count, self._partitioner.sticky):
             if not 0 <= number < count:
                 raise self._no_partition(number)
             placed = self._on(number, append_arrow, part, False, expected)
-            known = ranges.get(number)
-            ranges[number] = (
-                placed
-                if known is None
-                else AppendedRange(number, known.offset, placed.offset + placed.count - known.offset)
-            )
+            first = ranges.get(number, placed).offset
+            ranges[number] = AppendedRange(number, first, placed.offset + placed.count - first)
         self._sync_all(list(ranges.values()), sync)
         return list(ranges.values())
 
@@ -285,34 +367,14 @@ class Topic:
                 end = placed.offset + placed.count
                 self._on(placed.partition, PartitionWriter.acknowledge, end, True)
 
-    def _group(self, rows: list[Record], count: int) -> dict[int, list[Record]]:
-        groups: dict[int, list[Record]] = {}
-        for index, row in enumerate(rows):
-            try:
-                key = row[1] if len(row) > 1 else None
-                if key is None:
-                    value = row[0]
-                    number = self._sticky_partition(count, 0 if value is None else len(value))
-                else:
-                    number = kernel.partition_for_key(key, count)
-            except (TypeError, LookupError) as error:
-                raise InvalidRecordError(f"record {index}: {wrong_record(row) or error}") from error
-            groups.setdefault(number, []).append(row)
-        return groups
+    def by_partition(self, records: list[Record]) -> dict[int, list[Record]]:
+        """Choose the partition of each record, as `append_many` does."""
+        return self._partitioner.group(records, len(self._views) or self.partitions)
 
     def _place(self, record: Record) -> int:
         """Choose the partition of a record."""
-        ((partition, _),) = self._group([record], len(self._views) or self.partitions).items()
+        ((partition, _),) = self.by_partition([record]).items()
         return partition
-
-    def _sticky_partition(self, count: int, size: int) -> int:
-        with self._sticky_lock:
-            if self._sticky_left <= 0 or self._sticky >= count:
-                others = count - 1
-                self._sticky = (self._sticky + 1 + random.randrange(others)) % count if others else 0
-                self._sticky_left = STICKY_BYTES
-            self._sticky_left -= size + 70
-            return self._sticky
 
     async def aappend(
         self,
@@ -324,18 +386,27 @@ class Topic:
         partition: int | None = None,
         sync: bool = False,
         expected_offset: int | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
     ) -> Appended:
         """`append` for an event loop: waiting for the disk does not block the loop.
 
-        Many that wait share one fsync. When it is cancelled, the record may be written all the same.
+        Concurrent calls share one fsync. If it is cancelled, the record may still be written.
         """
         if timestamp is not None:
             timestamp = check_timestamp("timestamp", timestamp)
         record = Record(value, key, headers, timestamp)
         expected = check_optional("expected_offset", expected_offset, 0)
-        if partition is None:
+        source = self._source(producer, sequence, expected_offset)
+        if source is not None:
+            number = self._partition_of("sequence", record, partition)
+            (found,) = await self._aput_sequenced(number, [record], source, sync)
+            return self._appended(found)
+        if expected is not None:
+            partition = self._partition_of("expected_offset", record, partition)
+        elif partition is None:
             partition = self._place(record)
-        put = partial(_append_record, record=record, sync=False, expected=expected, wait=False)
+        put = partial(append_record, record=record, sync=False, expected=expected, wait=False)
         placed = await self._put(partition, put)
         await self._acknowledged(partition, placed.offset + 1, sync)
         return placed
@@ -347,6 +418,8 @@ class Topic:
         partition: int | None = None,
         sync: bool = False,
         expected_offset: int | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
     ) -> list[AppendedRange]:
         """`append_many` for an event loop; see `aappend`. Not for Arrow tables."""
         if is_arrow(records):
@@ -355,18 +428,28 @@ class Topic:
             )
         expected = self._expected(expected_offset, partition)
         rows = records if isinstance(records, list) else check_list("records", records, "records")
+        source = self._source(producer, sequence, expected_offset)
+        if source is not None:
+            number = self._one_partition("sequence", partition)
+            return await self._aput_sequenced(number, rows, source, sync) if rows else []
         groups = (
-            self._group(rows, len(self._views) or self.partitions)
-            if partition is None
-            else {check_number("partition", partition): rows}
+            self.by_partition(rows) if partition is None else {check_number("partition", partition): rows}
         )
         ranges = []
         for at, group in groups.items():
             if group:
-                put = partial(_append_rows, rows=group, sync=False, expected=expected, wait=False)
+                put = partial(append_rows, rows=group, sync=False, expected=expected, wait=False)
                 ranges.append(await self._put(at, put))
         for placed in ranges:
             await self._acknowledged(placed.partition, placed.offset + placed.count, sync)
+        return ranges
+
+    async def _aput_sequenced(
+        self, partition: int, rows: list[Record], source: Source, sync: bool
+    ) -> list[AppendedRange]:
+        put = partial(append_sequenced, records=rows, source=source, sync=False, wait=False)
+        ranges = await self._put(partition, put)
+        await self._acknowledged(partition, ranges[-1].offset + ranges[-1].count, sync)
         return ranges
 
     async def _put(self, partition: int, put: Callable[[PartitionWriter], T]) -> T:
@@ -383,9 +466,15 @@ class Topic:
 
     def _expected(self, expected_offset: int | None, partition: int | None) -> int | None:
         expected = check_optional("expected_offset", expected_offset, 0)
-        if expected is not None and partition is None and (len(self._views) or self.partitions) > 1:
-            raise InvalidArgumentError("expected_offset is the end of one partition; pass partition= too")
+        if expected is not None:
+            self._one_partition("expected_offset", partition)
         return expected
+
+    def _one_partition(self, argument: str, partition: int | None) -> int:
+        """Return the partition of an argument that is about one."""
+        if partition is None and (len(self._views) or self.partitions) > 1:
+            raise InvalidArgumentError(f"{argument} is about one partition; pass partition= too")
+        return check_number("partition", partition or 0)
 
     async def _acknowledged(self, partition: int, end: int, sync: bool) -> None:
         completion = self._writer(partition).acknowledgement(end, sync)
@@ -440,17 +529,25 @@ class Topic:
             wait=wait,
         )
 
+    def append_from(self, source: Source, partition: int, records: list[Record]) -> list[AppendedRange]:
+        """Append records of a producer that keeps its own id, epoch and sequences."""
+        return self._on(partition, append_sequenced, records, source, False)
+
+    def open_transactions(self, partition: int = 0) -> dict[int, int]:
+        """Return the first offset of each open transaction in a partition, by producer id."""
+        return self._on(partition, _open_transactions)
+
     def roll(self, partition: int | None = None) -> int:
-        """Seal the active segments here and now; returns how many held anything."""
+        """Seal the active segments now; return how many were not empty."""
         return sum(self._on(each, PartitionWriter.roll) for each in self._choose(partition))
 
     def flush(self, partition: int | None = None) -> None:
-        """Make everything appended so far durable."""
+        """Sync everything appended so far to disk."""
         for each in self._choose(partition):
             self._on(each, _flush)
 
     def delete_records(self, partition: int, before_offset: int) -> int:
-        """Move the log start offset up to ``before_offset``; returns the new log start offset.
+        """Move the log start offset up to ``before_offset``; return the new log start offset.
 
         -1 stands for the high watermark: everything that readers can see is deleted.
         """
@@ -475,20 +572,20 @@ class Topic:
         stop: threading.Event | None = None,
         skip_damaged: SkipDamaged = False,
     ) -> Records:
-        """Records of the topic, or of one partition or some, lazily.
+        """Return an iterator over the records of all partitions, or of those given.
 
-        Several partitions are merged by timestamp; with ``order="partition"`` one comes after the other.
-        ``start`` and ``end`` are offsets, the end not included: one for a single partition, or a mapping from
-        partition to offset. ``start`` None is the log's start; outside the log it is an
-        `OffsetOutOfRangeError`, raised at once. ``since`` and ``until`` choose records by their timestamps,
-        the end not included: a datetime with a time zone, ISO 8601 text, ``-10m``, or epoch milliseconds.
+        Several partitions are merged by timestamp; with ``order="partition"`` they follow one another.
+        ``start`` and ``end`` (exclusive) are offsets: a number for a single partition, or a mapping from
+        partition to offset. Without ``start`` it begins at the log start; a ``start`` outside the log raises
+        `OffsetOutOfRangeError` immediately. ``since`` and ``until`` (exclusive) select by timestamp: a
+        datetime with a time zone, ISO 8601 text, ``-10m``, or epoch milliseconds.
 
-        ``follow`` waits for more records, of partitions that are added too: until `Records.close` is called,
-        ``stop`` is set, or nothing came for ``timeout_s``. Offsets that compaction or transactions left empty
-        are skipped: the next record's offset shows the gap. Records that are deleted before they are read are
-        not: the log start passed this reader, which is an `OffsetOutOfRangeError` with the offset to go on
-        from as ``first``, as for a consumer of Kafka. ``skip_damaged`` goes on behind corrupt batches instead
-        of raising; a function given for it is called with each `Damage` that was skipped.
+        ``follow`` waits for more records, also of partitions added later, until `Records.close` is called,
+        ``stop`` is set, or no record arrived for ``timeout_s`` seconds. Gaps that compaction or transactions
+        left in the offsets are skipped. If records are deleted before they are read, `OffsetOutOfRangeError`
+        is raised, as for a Kafka consumer; its ``first`` is the offset to continue from. ``skip_damaged``
+        continues after corrupt batches instead of raising; if it is a function, it is called with each
+        skipped `Damage`.
         """
         level = check_isolation(isolation)
         plain = (
@@ -552,7 +649,7 @@ class Topic:
     """`read` by another name: what it returns can be used in an ``async for`` loop."""
 
     def at(self, offset: int, partition: int = 0, *, isolation: str = "read_uncommitted") -> Record | None:
-        """The record at ``offset``; None where there is none: a gap, a marker, or the end of the log.
+        """Return the record at ``offset``; None for a gap, a transaction marker or the end of the log.
 
         Outside the log it is an `OffsetOutOfRangeError`, as for `read`.
         """
@@ -575,11 +672,11 @@ class Topic:
         isolation: str = "read_uncommitted",
         threads: int = 0,
     ) -> pa.RecordBatchReader:
-        """Arrow record batches: partitions one after the other, each in offset order.
+        """Return Arrow record batches: partitions one after the other, each in offset order.
 
         Offsets [start, end), for all partitions or by partition; times [since, until) as for `read`, by
-        each record's own timestamp. ``columns`` chooses and orders; what is not asked for is not decoded.
-        Records that are deleted before they are read are an `OffsetOutOfRangeError`, as for `read`.
+        each record's own timestamp. ``columns`` selects and orders the columns; others are not decoded.
+        If records are deleted before they are read, `OffsetOutOfRangeError` is raised, as for `read`.
         """
         import pyarrow as pa
 
@@ -608,10 +705,34 @@ class Topic:
             )
         return pa.RecordBatchReader.from_batches(options.schema, scan_to_arrow(ranges, options))
 
+    def to_arrow(
+        self,
+        partitions: Sequence[int] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        key_format: Payload | str | None = None,
+        value_format: Payload | str | None = None,
+        **selection: Unpack[Selection],
+    ) -> pa.Table:
+        """Return the result of `scan` with the same arguments as a Table; decode keys and values if asked."""
+        formats = {"key": as_payload(key_format), "value": as_payload(value_format)}
+        names = None if columns is None else check_list("columns", columns, "names")
+        return decoded(lambda names: self.scan(partitions, names, **selection), names, formats).read_all()
+
+    def to_pandas(self, *selected: Sequence[Any] | None, **selection: Any) -> Any:
+        """Like `to_arrow`, but return a pandas.DataFrame; needs pandas."""
+        needed("pandas", "to_pandas()")
+        return self.to_arrow(*selected, **selection).to_pandas()
+
+    def to_polars(self, *selected: Sequence[Any] | None, **selection: Any) -> Any:
+        """Like `to_arrow`, but return a polars.DataFrame; needs polars."""
+        polars = needed("polars", "to_polars()")
+        return polars.from_arrow(self.to_arrow(*selected, **selection))
+
     def get(
         self, key: bytes, partition: int | None = None, *, isolation: str = "read_uncommitted"
     ) -> Record | None:
-        """The latest record of a key (a tombstone too: its value is None), or None when there is none.
+        """Return the latest record of a key, maybe a tombstone (its value is None); None if there is none.
 
         In more than one partition the newest by timestamp wins. Quick with ``key.index.enable``.
         """
@@ -626,7 +747,7 @@ class Topic:
     def history(
         self, key: bytes, partition: int | None = None, *, isolation: str = "read_uncommitted"
     ) -> Iterator[Record]:
-        """Every record of a key, in offset order, partition by partition."""
+        """Return every record of a key, in offset order, partition by partition."""
         key, level = check_bytes("key", key), check_isolation(isolation)
         for number in self._choose(partition):
             yield from reversed(list(lookup.history_backwards(self._steady(number), key, level)))
@@ -634,7 +755,7 @@ class Topic:
     def offset_for_time(
         self, partition: int = 0, timestamp: Moment = 0, *, isolation: str = "read_uncommitted"
     ) -> int | None:
-        """The first offset whose record is at ``timestamp`` or later; None when there is none.
+        """Return the first offset whose record has this ``timestamp`` or a later one; None if there is none.
 
         The time is given as for `read`.
         """
@@ -655,7 +776,7 @@ class Topic:
         *,
         minimum_one: bool = True,
     ) -> Fetched:
-        """Return whole batches as they lie in the log, from the one that holds ``offset`` on, to be sent on.
+        """Return whole batches as stored in the log, starting with the one that contains ``offset``.
 
         The answer names a range of a segment's file (or holds the bytes, where there is no file) with the
         high watermark, the last stable offset, the log start offset and, for ``read_committed``, the aborted
@@ -695,7 +816,7 @@ class Topic:
         return unmoved(self._partitions, view, list_offsets.end_of_epoch, epoch)
 
     def durable(self, partition: int, end: int) -> Completion:
-        """Return a `Completion` that is done when every offset below ``end`` is on disk; never waits itself.
+        """Return a `Completion` that is done when every offset below ``end`` is on disk; does not wait.
 
         The store's sync thread does the work, and what is asked for meanwhile shares its next round. A failed
         sync completes it with the error. It syncs what is written by now: an ``end`` past that is reached
@@ -704,7 +825,7 @@ class Topic:
         return self._on(partition, _durable, check_number("end", end, 0))
 
     def when(self, partition: int, end: End, offset: int) -> Completion:
-        """Return a `Completion` that is done when an end of the log is at or past ``offset``.
+        """Return a `Completion` that is done when an end of the log reaches ``offset``.
 
         ``end`` is "high_watermark", "last_stable_offset" or "synced". Attach a callback or wait for it; to
         stop waiting, ``cancel()`` it. A store that is closed, or a partition that is moved, completes it with
@@ -739,9 +860,8 @@ class Topic:
             raise UnknownTopicError(f"topic {self.name} was deleted") from None
         if self.entry_id is not None and entry.id != self.entry_id:
             raise UnknownTopicError(
-                f"topic {self.name} was deleted, and another one was created under its name; get that one"
-                f" with store.topic({self.name!r})"
-            )
+                f"topic {self.name} was deleted, and another one was created under its name"
+            ).advising(f"get that one with store.topic({self.name!r})")
         return entry
 
     def _view(self, partition: int) -> PartitionWriter | PartitionFollower:
@@ -804,45 +924,18 @@ class Topic:
         return view if isinstance(view, PartitionWriter) else self._partitions.writer(self.name, partition)
 
 
-def _append_record(
-    writer: PartitionWriter, record: Record, sync: bool, expected: int | None, *, wait: bool = True
-) -> Appended:
-    try:
-        return append_record(writer, record, sync, expected, wait=wait)
-    except TypeError as error:
-        raise InvalidRecordError(wrong_record(record) or str(error)) from error
+def _last_sequence(writer: PartitionWriter, producer_id: int) -> int:
+    return writer.exclusively(lambda: writer.producers.last_sequence(producer_id))
 
 
-def _append_rows(
-    writer: PartitionWriter,
-    rows: list[Record],
-    sync: bool,
-    expected: int | None = None,
-    *,
-    wait: bool = True,
-) -> AppendedRange:
-    """Append records; one that is not a record is an InvalidRecordError that names it."""
-    try:
-        return append_records(writer, rows, sync, expected, wait=wait)
-    except (TypeError, IndexError, KeyError) as error:
-        for index, row in enumerate(rows):
-            if (why := wrong_record(row)) is not None:
-                raise InvalidRecordError(f"record {index}: {why}") from error
-            if len(row) < 2 and writer.admission.needs_key:
-                raise writer.admission.keyless() from error
-        raise
+def _open_transactions(writer: PartitionWriter) -> dict[int, int]:
+    return writer.exclusively(lambda: {each: at for at, each in writer.producers.open_txns().items()})
 
 
-def wrong_record(row: object) -> str | None:
-    """Return why this is not a record, or a tuple that begins like one, as far as value and key tell."""
-    if not isinstance(row, tuple):
-        return f"it must be a Record, not {type(row).__name__}"
-    if not row:
-        return "an empty tuple has no value"
-    for name, part in zip(("value", "key"), row, strict=False):
-        if not isinstance(part, bytes | None):
-            return f"{name} must be bytes or None, not {type(part).__name__}"
-    return None
+def _check_name(producer: Any) -> str:
+    if not 0 < len(check_text("producer", producer)) <= MAX_NAME:
+        raise InvalidArgumentError(f"producer is a name of 1 to {MAX_NAME} characters")
+    return str(producer)
 
 
 def _flush(writer: PartitionWriter) -> None:
@@ -868,50 +961,3 @@ def _unless_closed(completion: Completion) -> Completion:
 
 def _bound(name: str, value: int | Mapping[int, int] | None, partition: int) -> int | None:
     return check_optional(name, value.get(partition) if isinstance(value, Mapping) else value)
-
-
-def is_arrow(records: object) -> TypeGuard[Any]:
-    """Whether this is an Arrow table or batch, without importing Arrow to find out."""
-    if not type(records).__module__.startswith("pyarrow"):
-        return False  # asked first: another thread may be in the middle of importing Arrow
-    pyarrow = sys.modules["pyarrow"]
-    return isinstance(records, pyarrow.Table | pyarrow.RecordBatch)
-
-
-def arrow_parts(
-    table: pa.Table | pa.RecordBatch, partition: int | None, count: int, sticky: Callable[[int, int], int]
-) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
-    """(partition, rows) in order. A ``partition`` column decides, else the key, else the sticky partition."""
-    check_names(table.schema.names)
-    if partition is not None or count == 1:
-        if table.num_rows:
-            yield partition or 0, table
-        return
-    import pyarrow as pa
-
-    for batch in table.to_batches() if isinstance(table, pa.Table) else [table]:
-        if not batch.num_rows:
-            continue
-        if "partition" in batch.schema.names and not batch.column("partition").null_count:
-            yield from _split(batch, fitted("partition", batch.column("partition")))
-        elif "key" in batch.schema.names:
-            yield from _split(batch, _by_key(batch.column("key"), count, sticky))
-        else:
-            yield sticky(count, batch.nbytes), batch
-
-
-def _by_key(keys: pa.Array, count: int, sticky: Callable[[int, int], int]) -> pa.Array:
-    import pyarrow as pa
-
-    place = kernel.partition_for_key
-    numbers = [
-        sticky(count, 0) if key is None else place(key, count) for key in fitted("key", keys).to_pylist()
-    ]
-    return pa.array(numbers, pa.int32())
-
-
-def _split(batch: pa.RecordBatch, numbers: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
-    import pyarrow.compute as pc
-
-    for number in sorted(pc.unique(numbers).to_pylist()):
-        yield number, batch.filter(pc.equal(numbers, number))

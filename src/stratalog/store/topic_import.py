@@ -57,7 +57,9 @@ class Staged(NamedTuple):
 def stage(partitions: Partitions, name: str, count: int) -> list[str]:
     """Return where to build the partitions of a new topic, one path for each."""
     if partitions.read_only:
-        raise ReadOnlyError("this store was opened with read_only=True; open it without to change it")
+        raise ReadOnlyError("this store is open for reading only").advising(
+            "open it without read_only=True to change it"
+        )
     partitions.check_open()
     count = check_number("partitions", count, 1, MAX_PARTITIONS)
     check_free(partitions, name)

@@ -11,8 +11,8 @@ from stratalog.format.batch.filter import Filtered, filter_batches
 from stratalog.log.clean import CleanReport, DuplicateEstimates, Target
 from stratalog.log.clean.rewriting import Pace, StopCleaningError, rewrite
 from stratalog.log.clean.rules import group_segments
-from stratalog.log.read.chunks import Chunk
-from stratalog.log.segment.segment import Segment
+from stratalog.log.read.chunks import Chunk, read_chunks
+from stratalog.log.segment.segment import Segment, Start
 from tests.log.cleaner.support import Log, compacted
 from tests.log.cleaner.test_cleaner_quarantine import flip
 
@@ -150,3 +150,24 @@ def test_reports_survive_json() -> None:
     report = log.clean()
     assert report.quarantined
     assert CleanReport.from_json(report.to_json()) == report
+
+
+def test_chunks_in_buffers_that_take_turns_stay_for_one_more() -> None:
+    """What is in use while the next one is read keeps its bytes, also when a batch needs a larger buffer."""
+    log = Log(compacted(segment_bytes=64 << 20, max_message_bytes=8 << 20))
+    for number in range(40):
+        size = 3 << 20 if number % 13 == 5 else 200 << 10
+        log.puts([(b"%d" % number, bytes([number]) * size)])
+    log.roll()
+    (segment, *_) = log.writer.segments()
+    whole = log.fs.read_file(segment.path())
+    turns = [bytearray(), bytearray()]
+    before: Chunk | None = None
+    read = 0
+    for chunk in read_chunks(segment, Start(0, None), first_size=1 << 20, turns=turns):
+        for each in (before, chunk):
+            if each is not None:
+                end = each.scan.end
+                assert memoryview(each.data)[:end] == whole[each.position : each.position + end]
+        before, read = chunk, read + chunk.scan.end
+    assert read == len(whole) == segment.size

@@ -6,6 +6,7 @@
     encode       encode records and transaction markers as batches
     filter       filter batches for compaction and erasing
     arrow        decode records to Arrow, encode Arrow tables as batches; the schema
+    totals       count records and find their first and last offsets and times, decoding as few as possible
 
 Pure functions over buffers; what a crash may leave of a batch is told by ``scan``.
 """
@@ -47,6 +48,7 @@ from stratalog.format.batch.header_scan import (
     Scan,
     Stop,
     find_magic,
+    has_transactional,
     index_columns,
     peek,
     place,
@@ -57,6 +59,7 @@ from stratalog.format.batch.header_scan import (
     write_field,
 )
 from stratalog.format.batch.produce import headers, validate
+from stratalog.format.batch.totals import Bounds, total
 
 __all__ = [
     "COLUMNS",
@@ -65,6 +68,7 @@ __all__ = [
     "MAX_BATCH_BYTES",
     "ArrowRows",
     "BatchHeader",
+    "Bounds",
     "Encoded",
     "IndexColumns",
     "IndexState",
@@ -81,6 +85,7 @@ __all__ = [
     "encode_one",
     "encode_records",
     "find_magic",
+    "has_transactional",
     "headers",
     "index_columns",
     "iter_arrow",
@@ -93,6 +98,7 @@ __all__ = [
     "set_producer",
     "size_of",
     "too_large",
+    "total",
     "validate",
     "whole_crc",
     "with_codec",

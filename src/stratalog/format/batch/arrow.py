@@ -10,11 +10,12 @@ needed, so that importing this module costs nothing.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from stratalog import kernel
 from stratalog.errors import InvalidArgumentError, InvalidRecordError
@@ -294,7 +295,8 @@ class _Blocks:
 # -- Arrow to batches
 
 _NO_BINARY = (_NO_I, b"", b"", 0)
-_WANTED = ("value", "key", "timestamp", "headers")
+_COLUMNS = frozenset(COLUMNS)
+_WANTED = frozenset(("value", "key", "timestamp", "headers"))
 _RECORD_BYTES = 36  # the varints of one record at their longest
 _HEADER_BYTES = 10  # and those of one header
 _SMALL_CHUNK = 4096  # rows; smaller ones are joined, because no batch reaches past its chunk
@@ -314,14 +316,14 @@ class ArrowRows:
 
         names = data.schema.names
         check_names(names)
-        columns = {name: fitted(name, data.column(name)) for name in _WANTED if name in names}
+        columns = {name: fitted(name, data.column(at)) for at, name in enumerate(names) if name in _WANTED}
         self.num_rows: int = data.num_rows
         self.starts: list[int] = []
         self.chunks: list[_Chunk] = []
         if isinstance(data, pa.RecordBatch):
             self._add(columns)
             return
-        chunks = max(column.num_chunks for column in columns.values())
+        chunks = max([column.num_chunks for column in columns.values()])
         if chunks == 1:
             self._add({name: column.chunk(0) for name, column in columns.items()})
             return
@@ -386,11 +388,12 @@ class ArrowRows:
 
 def check_names(names: list[str]) -> None:
     """Raise InvalidRecordError unless a table with these columns is one of records."""
-    for name in names:
-        if name not in COLUMNS:
-            raise InvalidRecordError(f"no column {name!r} in a record; there are {', '.join(COLUMNS)}")
-        if names.count(name) > 1:
-            raise InvalidRecordError(f"a column {name!r} twice")
+    if not _COLUMNS.issuperset(names) or len(set(names)) < len(names):
+        for name in names:
+            if name not in _COLUMNS:
+                raise InvalidRecordError(f"no column {name!r} in a record; there are {', '.join(COLUMNS)}")
+            if names.count(name) > 1:
+                raise InvalidRecordError(f"a column {name!r} twice")
     if "value" not in names:
         raise InvalidRecordError(f"a table of records needs a column 'value'; this one has {names}")
 
@@ -491,9 +494,14 @@ def _bits(column: pa.Array, valid: pa.Buffer | None) -> memoryview | bytes:
 
 def _binary_views(column: pa.Array) -> tuple[Any, Any, Any, int]:
     valid, ends, data = column.buffers()
+    offset, size = column.offset, len(column) + 1
     cut = _view(ends)
-    cut = cut[: len(cut) & ~3].cast("i")[column.offset : column.offset + len(column) + 1]
-    return cut, _view(data), _bits(column, valid), column.offset
+    if len(cut) & 3:
+        cut = cut[: len(cut) & ~3]
+    cut = cut.cast("i")
+    if offset or len(cut) != size:
+        cut = cut[offset : offset + size]
+    return cut, _view(data), b"" if valid is None else _bits(column, valid), offset
 
 
 _ENCODE_REASONS = {
@@ -543,3 +551,50 @@ def encode_arrow(
         raise too_large(row, size, max_bytes)
     del data[size:]
     return finished(data, count, least, largest, crc, base_offset, codec, level), row + count
+
+
+def is_arrow(records: object) -> TypeGuard[Any]:
+    """Whether this is an Arrow table or batch, without importing Arrow to find out."""
+    if not type(records).__module__.startswith("pyarrow"):
+        return False  # asked first: another thread may be in the middle of importing Arrow
+    pyarrow = sys.modules["pyarrow"]
+    return isinstance(records, (pyarrow.Table, pyarrow.RecordBatch))
+
+
+def arrow_parts(
+    table: pa.Table | pa.RecordBatch, partition: int | None, count: int, sticky: Callable[[int, int], int]
+) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
+    """(partition, rows) in order. A ``partition`` column decides, else the key, else the sticky partition."""
+    check_names(table.schema.names)
+    if partition is not None or count == 1:
+        if table.num_rows:
+            yield partition or 0, table
+        return
+    import pyarrow as pa
+
+    for batch in table.to_batches() if isinstance(table, pa.Table) else [table]:
+        if not batch.num_rows:
+            continue
+        if "partition" in batch.schema.names and not batch.column("partition").null_count:
+            yield from _split(batch, fitted("partition", batch.column("partition")))
+        elif "key" in batch.schema.names:
+            yield from _split(batch, _by_key(batch.column("key"), count, sticky))
+        else:
+            yield sticky(count, batch.nbytes), batch
+
+
+def _by_key(keys: pa.Array, count: int, sticky: Callable[[int, int], int]) -> pa.Array:
+    import pyarrow as pa
+
+    place = kernel.partition_for_key
+    numbers = [
+        sticky(count, 0) if key is None else place(key, count) for key in fitted("key", keys).to_pylist()
+    ]
+    return pa.array(numbers, pa.int32())
+
+
+def _split(batch: pa.RecordBatch, numbers: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
+    import pyarrow.compute as pc
+
+    for number in sorted(pc.unique(numbers).to_pylist()):
+        yield number, batch.filter(pc.equal(numbers, number))

@@ -18,6 +18,8 @@ more end a map, as if it were full). Records below ``base_offset`` do not count.
 is said by ``KeyMap.memory_for(records)``. A map has ``capacity`` (the keys it takes), ``full``,
 ``base_offset``, ``latest_offset`` (-1 at first; may be set, to pass over a gap in offsets), ``len()``,
 ``get(key) -> offset | None``, ``add(key, offset) -> bool`` (False: no room) and ``clear(base_offset)``.
+``watch(bytes)`` adds a bit for each offset from ``base_offset`` on, set when a later record of its key goes
+in: `filter_batches` then drops the record without asking the map.
 ``DropSet(keys)`` holds keys to erase, compared byte by byte. The GIL is released; a map that one thread uses
 is refused (RuntimeError) to another that would change it, several may read it at once.
 

@@ -249,6 +249,16 @@ def peek(header: Buffer) -> Peek | None:
     return _new_tuple(Peek, (base_offset, length + 12, base_offset + delta, max_timestamp))
 
 
+def has_transactional(data: Buffer) -> bool:
+    """Return True if one of several batches belongs to a transaction. Looks at their attributes alone."""
+    at = 0
+    while at + 23 <= len(data):
+        if data[at + 22] & 0x10:
+            return True
+        at += 12 + max(0, int.from_bytes(data[at + 8 : at + 12], "big", signed=True))
+    return False
+
+
 _LENGTH = struct.Struct(">8xi")
 _PLACE = struct.Struct(">qii")  # base offset, length, leader epoch: outside the CRC
 _PRODUCER = struct.Struct(">qhi")  # producer id, epoch, base sequence
@@ -295,12 +305,17 @@ def scan(
     expect: int | None = None,
     max_batches: int = 1 << 20,
     reach: int = -1,
+    due: int = 0,
+    more: int = 0,
 ) -> Scan:
     """Read the batches of buf[start:end] until the first that is not whole and right.
 
     With ``expect`` the first batch must have that base offset and each next one must follow without a gap;
-    without it offsets must only increase. With ``reach`` past the end only headers are looked at: a batch may
-    go on behind the buffer, up to that position, and ``Scan.end`` then lies there, too.
+    without it offsets must only increase, from ``due`` on. With ``reach`` past the end only headers are read:
+    a batch may go on behind the buffer, up to that position, and ``Scan.end`` then lies there, too.
+
+    A batch behind a gap is compared with the one that follows it: see `_misplaced`. ``more`` bytes of the log
+    lie behind the buffer: a last batch that only they can confirm is left out, as if it were not whole.
     """
     view = buf if type(buf) is bytes else as_view(buf)
     size = len(view)
@@ -311,8 +326,7 @@ def scan(
     rows = min(max_batches, _FIRST_ROWS, (end - start) // HEADER_SIZE + 1)
     table = _NO_ROWS[: WIDTH * rows]
     info = _NO_INFO[:]
-    if expect is not None:
-        info[3] = expect
+    info[3] = due if expect is None else expect
     n = 0
     position = start
     while True:
@@ -324,11 +338,49 @@ def scan(
         rows = min(max_batches, max(2 * n, n + (end - position) // average + 64))
         table.frombytes(bytes(8 * WIDTH * (rows - n)))
     del table[n * WIDTH :]
+    if expect is None and n:
+        wrong = _misplaced(view, table, n, position, end, due, more)
+        if wrong is not None:
+            first = table[(n - 1) * WIDTH]
+            before = scan(buf, start, first, check_crc=False)
+            return Scan(
+                before.table,
+                before.n,
+                first,
+                *wrong,
+                records=before.records,
+                max_timestamp=before.max_timestamp,
+                has_producers=before.has_producers,
+                left=end - first,
+            )
     code, _, needed, _, _, _, records, largest, producers = info
     stop, reason = _PARTIAL if code else _END, ""
     if code > 1:
         stop, reason, needed = _stop(as_view(buf), position, end, info)
     return Scan(table, n, position, stop, reason, needed, records, largest, producers > 0, end - position)
+
+
+def _misplaced(
+    view: bytes | memoryview, table: array[int], n: int, position: int, end: int, due: int, more: int
+) -> tuple[Stop, str, int] | None:
+    """Return what is wrong with the last batch of a scan if its base offset was raised; None if it was not.
+
+    No CRC covers a base offset. One that was raised leaves a gap before the batch, and the batch behind it
+    begins where it would end without that gap. In a cleaned log, where gaps are meant, the next one begins
+    after it.
+    """
+    _, size, base, last = table[(n - 1) * WIDTH : (n - 1) * WIDTH + 4]
+    if n > 1:
+        due = table[(n - 2) * WIDTH + 3] + 1
+    if base <= due:
+        return None
+    if end - position < 8:
+        needed = min(size + HEADER_SIZE, end - position + size + more)
+        return (Stop.PARTIAL, "", needed) if more else None
+    following = int.from_bytes(view[position : position + 8], "big")
+    if following != due + last - base + 1:
+        return None
+    return Stop.CORRUPT, f"base offset {base} where {due} was due: the next batch begins with {following}", 0
 
 
 def _stop(view: memoryview, position: int, end: int, info: array[int]) -> tuple[Stop, str, int]:
@@ -353,9 +405,9 @@ def _stop(view: memoryview, position: int, end: int, info: array[int]) -> tuple[
         case 16:
             return Stop.CORRUPT, f"base offset {b} where {a} was expected", 0
         case 17:
-            return Stop.CORRUPT, f"base offset {b} is below {a}, the next after the batch before", 0
+            return Stop.CORRUPT, f"base offset {b} where at least {a} was due", 0
         case _:
-            return Stop.CORRUPT, f"CRC {b:#010x} of the bytes is not the stored {a:#010x}", 0
+            return Stop.CORRUPT, f"CRC mismatch: stored {a:#010x}, computed {b:#010x}", 0
 
 
 def _foreign_magic(view: memoryview, position: int, end: int, magic: int, size: int) -> tuple[Stop, str, int]:

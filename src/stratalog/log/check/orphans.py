@@ -21,7 +21,7 @@ from stratalog.log.segment.directory_state import settled_view
 from stratalog.log.segment.segment import Segment
 
 MISSING_LOG = (
-    "the log is gone, its indexes are still there; `stratalog repair --action drop-damaged` accepts the loss"
+    "the log file is missing, but its indexes exist; `repair --action drop-damaged` accepts the loss"
 )
 
 

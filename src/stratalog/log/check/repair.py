@@ -136,8 +136,8 @@ class _Repair:
         for checked, following in zip(self.checked, [*self.checked[1:], None], strict=True):
             if not checked.intact:
                 self.report.actions.append(
-                    f"{checked.segment.path()}: damaged, and left as it is with its indexes;"
-                    " drop-damaged or truncate can give up what is lost"
+                    f"{checked.segment.path()}: damaged; left unchanged, with its indexes;"
+                    " drop-damaged or truncate removes the damaged records"
                 )
             elif checked.at_rest and checked.segment.size:
                 self._rebuild_segment(checked, following)
@@ -145,7 +145,7 @@ class _Repair:
             if not damage.derived:
                 continue  # a log that ends too early
             self._do(
-                f"{damage.path}: removed ({damage.reason}); it is made again",
+                f"{damage.path}: removed ({damage.reason}); it will be rebuilt",
                 lambda path=damage.path: self._remove(path),  # type: ignore[misc]
             )
 
@@ -190,7 +190,7 @@ class _Repair:
                 self._do(f"{path}: removed ({reason})", lambda path=path: self._remove(path))  # type: ignore[misc]
             else:
                 self._do(
-                    f"{path}: made again from the log ({reason})",
+                    f"{path}: rebuilt from the log ({reason})",
                     lambda path=path, data=data: self.fs.write_atomic(path, data),  # type: ignore[misc]
                 )
         segment.forget()
@@ -271,7 +271,7 @@ class _Repair:
         for behind, following in zip((each.segment for each in later), ends, strict=False):
             if following > behind.base_offset or behind.size:
                 span = (behind.base_offset, following - 1)
-                lost.append(Damage(behind.path(), 0, behind.size, *span, "behind the cut"))
+                lost.append(Damage(behind.path(), 0, behind.size, *span, "after the cut"))
         self._give_up(lost, countable=all(each.countable for each in (checked, *later)))
         snapshots = [name for name in list_files(self.fs, self.directory) if name[20:] == ".snapshot"]
         last_one = later[-1].segment if later else None
@@ -285,7 +285,7 @@ class _Repair:
         for name in snapshots:
             if int(name[:20]) > cut:
                 path = f"{self.directory}/{name}"
-                self._do(f"{path}: removed, it is behind the cut", lambda path=path: self._remove(path))  # type: ignore[misc]
+                self._do(f"{path}: removed, it is after the cut", lambda path=path: self._remove(path))  # type: ignore[misc]
         self._replace(checked, [(position, segment.size)] if position < segment.size else [], lost[:1])
         self._remove_orphans(cut)
 

@@ -40,12 +40,17 @@ def scan_past_damage(
     follow the first damage.
     """
     while position < limit:
-        for found in scan_file(file, position, limit, check_crc=check_crc):
+        for found in scan_file(file, position, limit, check_crc=check_crc, due=at_least):
             scan = found.scan
-            if not scan.n or (at_most is not None and scan.last_offset > at_most):
+            if at_most is not None and scan.last_offset > at_most:
+                start = scan.header(scan.find_offset(at_most + 1)).position
+                scan = batches.scan(found.data, 0, start, check_crc=False)
+            if not scan.n:
                 break
-            yield found
+            yield found._replace(scan=scan)
             position, at_least = found.position + scan.end, scan.last_offset + 1
+            if scan.n < found.scan.n:
+                break
         if position < limit:
             position = resume(segment, file, position, limit=limit, at_least=at_least, at_most=at_most)
 

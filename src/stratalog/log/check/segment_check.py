@@ -412,7 +412,8 @@ class _SegmentCheck:
                 want = min(max(SCAN_BYTES, needed), limit - position)
                 data = file.pread(want, position)
                 expect = self.next_offset if contiguous else None
-                scan = batches.scan(data, expect=expect)
+                more = limit - position - want if len(data) == want else 0
+                scan = batches.scan(data, expect=expect, due=self.next_offset, more=more)
                 if not scan.n and scan.stop is Stop.PARTIAL and want < scan.needed <= limit - position:
                     needed = scan.needed
                     continue
@@ -427,21 +428,24 @@ class _SegmentCheck:
                     position += scan.end
                     needed = 0
                     continue
-                if scan.stop is Stop.ZERO and not contiguous and _zeros(file, position, size):
-                    return  # preallocated by another writer, and never used
+                if scan.stop is Stop.ZERO and not contiguous and segment.is_reserved(file, position):
+                    return
                 position = self._skip(file, position, limit, reason or scan.reason, scan.stop)
                 needed = 0
 
     def _good_rows(self, data: bytes, scan: Scan) -> tuple[int, str]:
         """Return how many batches of a scan are valid to the last record, and what is wrong with the next."""
-        if scan.n and scan.first_base_offset < self.next_offset:
-            return 0, f"base offset {scan.first_base_offset} where at least {self.next_offset} was due"
+        good, reason = scan.find_offset(self.segment.ceiling), ""
+        if good < scan.n:
+            last = scan.header(good).last_offset
+            reason = f"offset {last} in a segment that ends before {self.segment.ceiling}"
         try:
             batches.measure(data, scan)
             batches.decode_records(data, scan, topic="", partition=0)
         except CorruptionError as error:
-            return scan.find_position(error.position), error.reason
-        return scan.n, ""
+            found = scan.find_position(error.position)
+            return (good, reason) if good <= found else (found, error.reason)
+        return good, reason
 
     def _skip(self, file: File, position: int, limit: int, reason: str, stop: Stop) -> int:
         """Record the damage at ``position``; return where valid batches go on."""
@@ -513,9 +517,3 @@ def _sound(segment: Segment, start: int, end: int) -> bool:
             return False
         position = scan.end
     return True
-
-
-def _zeros(file: File, position: int, end: int) -> bool:
-    return all(
-        not any(file.pread(min(SCAN_BYTES, end - start), start)) for start in range(position, end, SCAN_BYTES)
-    )

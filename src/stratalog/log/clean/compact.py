@@ -178,6 +178,9 @@ def round_end(writer: PartitionWriter, cleanable: Cleanable) -> int:
 BUFFER_BYTES = 8 << 20
 """Of the memory allowed, what buffers take: a chunk read, a chunk made, indexes. The map gets the rest."""
 
+WATCHED_SHARE = 64
+"""What part of the memory allowed may hold bits of superseded offsets; it is taken from the buffers'."""
+
 MAX_MAP_OFFSETS = 2**32 - 2
 """How far from its base offset a key map can count."""
 
@@ -239,6 +242,7 @@ class Cleaning:
         self._dirty = max(first_dirty, self._first_offset)
         self._before = (len(segments), sum(each.size for each in segments))
         self._keys = KeyMap(self._map_bytes(memory_bytes, segments), self._dirty)
+        self._keys.watch(min(max(self._upper - self._dirty, 0) // 8 + 1, memory_bytes // WATCHED_SHARE))
 
     def _map_bytes(self, memory_bytes: int, segments: Sequence[Segment]) -> int:
         records = 0

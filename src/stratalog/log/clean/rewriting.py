@@ -120,14 +120,14 @@ def sound_chunks(segment: Segment, offset: int = -1) -> Iterator[Chunk]:
     end = 0
     try:
         start = Start(0, None) if offset < 0 else segment.start_for(offset)
-        chunks = read_chunks(segment, start, offset=offset, first_size=FULL_CHUNK, full_size=FULL_CHUNK)
-        if segment.size > READ_AHEAD_FROM:
+        ahead = segment.size > READ_AHEAD_FROM
+        turns = [bytearray(FULL_CHUNK), bytearray(FULL_CHUNK)] if ahead else None
+        chunks = read_chunks(segment, start, offset=offset, first_size=FULL_CHUNK, turns=turns)
+        if ahead:
             chunks = _read_ahead(chunks)
         for chunk in chunks:
             end = chunk.position + chunk.scan.end
             yield chunk
-        if offset < 0 and end < segment.size:
-            _check_zeros(segment, end)
     except FileNotFoundError as error:
         raise VanishedSegmentError(segment.path()) from error
     except (FormatError, StorageError) as error:
@@ -137,37 +137,13 @@ def sound_chunks(segment: Segment, offset: int = -1) -> Iterator[Chunk]:
 def _read_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     """Yield the same chunks, each read and checked by another thread while the one before is in use.
 
-    The bytes are copied, because the reader reuses its buffer; two buffers take turns.
+    Their buffers must take turns by two.
     """
-    buffers = [bytearray(FULL_CHUNK), bytearray(FULL_CHUNK)]
-
-    def read(turn: int) -> Chunk | None:
-        chunk = next(chunks, None)
-        if chunk is None:
-            return None
-        end = chunk.scan.end
-        if len(buffers[turn]) < end:
-            buffers[turn] = bytearray(end)
-        view = memoryview(buffers[turn])[:end]
-        view[:] = memoryview(chunk.data)[:end]
-        return Chunk(view, chunk.scan, chunk.position)
-
     with ThreadPoolExecutor(1, thread_name_prefix="stratalog-read-ahead") as thread:
-        turn = 0
-        coming = thread.submit(read, turn)
+        coming = thread.submit(next, chunks, None)
         while (chunk := coming.result()) is not None:
-            turn = 1 - turn
-            coming = thread.submit(read, turn)
+            coming = thread.submit(next, chunks, None)
             yield chunk
-
-
-def _check_zeros(segment: Segment, position: int) -> None:
-    with segment.open_log() as file:
-        at = position
-        while at < segment.size and (data := file.pread(min(FULL_CHUNK, segment.size - at), at)):
-            if any(data):
-                raise CorruptionError("bytes behind a zero length", path=segment.path(), position=position)
-            at += len(data)
 
 
 def damaged(segment: Segment, error: FormatError | StorageError, position: int) -> DamagedSegmentError:

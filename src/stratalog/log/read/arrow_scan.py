@@ -29,7 +29,7 @@ from stratalog.errors import CorruptionError, InvalidArgumentError, again
 from stratalog.format import batch as batches
 from stratalog.format.seal import Seal
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.log.read.chunks import read_chunks
+from stratalog.log.read.chunks import Chunk, read_chunks
 from stratalog.log.read.gaps import check_joined
 from stratalog.log.read.reader import (
     END,
@@ -81,6 +81,8 @@ class ScanOptions:
     """0 takes one per core, at most four."""
     chunk_bytes: int = CHUNK_BYTES
     """How much of a log is decoded into one record batch, about."""
+    totals: bool = False
+    """Deliver totals of each chunk in place of its records: see `stratalog.format.batch.totals`."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -432,25 +434,51 @@ def _read_file(
         full_size=options.chunk_bytes,
     ):
         scan = chunk.scan
-        decoded = batches.iter_arrow(
-            chunk.data,
-            scan,
-            scan.find_offset(piece.lo),
-            columns=options.columns,
-            topic=view.topic,
-            partition=view.partition,
-            lo=piece.lo,
-            hi=piece.hi,
-            since=options.since,
-            until=options.until,
-            skip=aborted_rows(scan, aborted),
-        )
+        next_offset = min(scan.last_offset + 1, piece.hi)
         try:
-            for batch, end_row in decoded:
-                yield _Found(batch, min(scan.header(end_row - 1).last_offset + 1, piece.hi))
+            if options.totals:
+                yield _Found(_total(view, piece, chunk, options, aborted), next_offset)
+            else:
+                for batch, end_row in _decode(view, piece, chunk, options, aborted):
+                    yield _Found(batch, min(scan.header(end_row - 1).last_offset + 1, piece.hi))
+                yield _Found(None, next_offset)
         except CorruptionError as error:
             raise error.at(piece.segment.path(), chunk.position) from error
-        next_offset = min(scan.last_offset + 1, piece.hi)
-        yield _Found(None, next_offset)
         if next_offset >= piece.hi:
             break
+
+
+def _decode(
+    view: LogView, piece: _Piece, chunk: Chunk, options: ScanOptions, aborted: list[AbortedTxn]
+) -> Iterator[tuple[pa.RecordBatch | None, int]]:
+    return batches.iter_arrow(
+        chunk.data,
+        chunk.scan,
+        chunk.scan.find_offset(piece.lo),
+        columns=options.columns,
+        topic=view.topic,
+        partition=view.partition,
+        lo=piece.lo,
+        hi=piece.hi,
+        since=options.since,
+        until=options.until,
+        skip=aborted_rows(chunk.scan, aborted),
+    )
+
+
+def _total(
+    view: LogView, piece: _Piece, chunk: Chunk, options: ScanOptions, aborted: list[AbortedTxn]
+) -> pa.RecordBatch | None:
+    seal = None if piece.segment.is_active else piece.segment.seal
+    return batches.total(
+        chunk.data,
+        chunk.scan,
+        chunk.scan.find_offset(piece.lo),
+        columns=options.columns,
+        topic=view.topic,
+        partition=view.partition,
+        bounds=batches.Bounds(piece.lo, piece.hi, options.since, options.until),
+        skip=aborted_rows(chunk.scan, aborted),
+        blocks=() if seal is None else seal.blocks,
+        position=chunk.position,
+    )

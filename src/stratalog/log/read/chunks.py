@@ -26,7 +26,6 @@ from stratalog.log.segment.segment import Segment, Start
 
 FIRST_CHUNK = 16 << 10
 FULL_CHUNK = 1 << 20
-NO_CEILING = 2**63 - 1
 REUSED_BYTES = 256 << 10
 _spare: deque[bytearray] = deque(maxlen=8)
 """Buffers of readers that are done, for the next ones; a deque's ends may be used from any thread."""
@@ -35,7 +34,8 @@ _spare: deque[bytearray] = deque(maxlen=8)
 class Chunk(NamedTuple):
     """Whole batches: ``scan`` describes ``data``, whose first byte is at ``position`` in the log.
 
-    ``data`` is valid until the next chunk is requested: large buffers are reused.
+    ``data`` is valid until the next chunk is requested: large buffers are reused. With several buffers it is
+    valid for as many requests more.
     """
 
     data: bytes | memoryview
@@ -52,12 +52,13 @@ def read_chunks(
     expect: int | None = None,
     first_size: int = FIRST_CHUNK,
     full_size: int = FULL_CHUNK,
+    turns: list[bytearray] | None = None,
 ) -> Iterator[Chunk]:
     """Yield chunks from ``start`` to ``end_position`` (the segment's readable size when None).
 
     When an index entry does not meet its batch, the index is rebuilt, once, and reading starts over from the
     segment's first byte. Batches before ``offset`` need not be read. ``expect`` is the base offset of the
-    first batch, when a seal gives it.
+    first batch, when a seal gives it. ``turns`` has the caller's own buffers, which take turns.
     """
     if start.position > 0 and not segment.is_active:
         seal = segment.seal
@@ -78,11 +79,12 @@ def read_chunks(
                     met = None
             if met is None:
                 start = _next_entry(segment, file, start, offset)
-        buffers: list[bytearray] = []
+        buffers = [bytearray()] if turns is None else turns
         try:
             yield from _chunks(segment, file, start, end_position, expect, first_size, full_size, buffers)
         finally:
-            _spare.extend(buffers)
+            if turns is None and buffers[0]:
+                _spare.append(buffers[0])
 
 
 def _begins_with(file: File, position: int, offset: int, segment: Segment) -> bool:
@@ -139,9 +141,7 @@ def _chunks(
     if contiguous and first_base_offset is not None:
         expect = first_base_offset
     floor = segment.base_offset
-    # A segment being swapped in may reach past the next one, which it replaces.
-    bounded = segment.next_offset is not None and not segment.is_active and not segment.suffix
-    ceiling = segment.next_offset if bounded and segment.next_offset is not None else NO_CEILING
+    ceiling = segment.ceiling
     needed = 0
     while True:
         limit = segment.size if end_position is None else min(end_position, segment.size)
@@ -161,9 +161,9 @@ def _chunks(
             blocks.check(data, position)
         if contiguous and expect is None and len(data) >= 8:
             expect = int.from_bytes(data[0:8], "big", signed=True)
-        scan = batches.scan(data, expect=expect)
+        more = limit - position - want if blocks is None and cut is None else 0
+        scan = batches.scan(data, expect=expect, due=floor, more=more)
         if scan.n and scan.last_offset >= ceiling:
-            # Nothing protects a base offset here; one past the segment's end is certainly wrong.
             row = scan.find_offset(ceiling)
             if row == 0:
                 raise CorruptionError(
@@ -173,13 +173,8 @@ def _chunks(
                 )
             scan = batches.scan(data, 0, scan.header(row).position, expect=expect)
         if scan.n:
-            if scan.first_base_offset < floor:
-                raise CorruptionError(
-                    f"base offset {scan.first_base_offset} where at least {floor} was due",
-                    path=segment.path(),
-                    position=position,
-                )
             yield Chunk(data, scan, position)
+            buffers.append(buffers.pop(0))
             floor = scan.last_offset + 1
             expect = floor if contiguous else None
             position += scan.end
@@ -196,7 +191,9 @@ def _chunks(
         if scan.stop is Stop.PARTIAL and want < scan.needed <= limit - position:
             needed = scan.needed
             continue
-        if scan.stop is Stop.END or (scan.stop is Stop.ZERO and not contiguous):
+        if scan.stop is Stop.END or (
+            scan.stop is Stop.ZERO and not contiguous and segment.is_reserved(file, position)
+        ):
             return
         raise scan_error(segment, scan, position)
 
@@ -205,12 +202,12 @@ def _fill(file: File, size: int, position: int, buffers: list[bytearray]) -> byt
     """Read bytes of the log, many of them into a reused buffer: fresh pages cost more than reading."""
     if size < REUSED_BYTES:
         return file.pread(size, position)
-    if not buffers or len(buffers[0]) < size:
+    if len(buffers[0]) < size:
         try:
             buffer = _spare.pop()
         except IndexError:
             buffer = bytearray()
-        buffers[:] = [buffer if len(buffer) >= size else bytearray(size)]
+        buffers[0] = buffer if len(buffer) >= size else bytearray(size)
     view = memoryview(buffers[0])[:size]
     return view[: file.pread_into(view, position)]
 

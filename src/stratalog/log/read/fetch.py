@@ -20,7 +20,7 @@ from stratalog.format import batch as batches
 from stratalog.format.batch import Scan, Stop
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import File
-from stratalog.log.read.chunks import NO_CEILING, cut_short, scan_error
+from stratalog.log.read.chunks import cut_short, scan_error
 from stratalog.log.read.gaps import check_joined
 from stratalog.log.read.reader import Isolation, LogView, Relists, or_gone, out_of_range, segment_index
 from stratalog.log.segment.segment import Segment
@@ -280,8 +280,10 @@ class _Run(NamedTuple):
 
 
 def _ceiling(segment: Segment) -> int:
-    """Return the offset at which the next segment begins."""
-    return NO_CEILING if segment.is_active or segment.next_offset is None else segment.next_offset
+    """Return the lowest offset not to take: of a segment being swapped in, too, where the next one begins."""
+    if segment.suffix and segment.next_offset is not None:
+        return segment.next_offset
+    return segment.ceiling
 
 
 def _begin(segment: Segment, file: File, offset: int) -> tuple[int, bytes]:
@@ -326,13 +328,7 @@ def _runs(
         due = None
         if contiguous:
             due = expect if exact else int.from_bytes(window[:8], "big", signed=True)
-        scan = batches.scan(window, check_crc=False, expect=due, reach=size - position)
-        if scan.n and scan.first_base_offset < expect:
-            raise CorruptionError(
-                f"base offset {scan.first_base_offset} where at least {expect} was due",
-                path=segment.path(),
-                position=position,
-            )
+        scan = batches.scan(window, check_crc=False, expect=due, reach=size - position, due=expect)
         beyond = scan.n > 0 and scan.last_offset >= ceiling
         if beyond:
             good = scan.find_offset(ceiling)
@@ -349,8 +345,8 @@ def _runs(
                 path=segment.path(),
                 position=position,
             )
-        if scan.stop is Stop.ZERO and not contiguous:
-            return  # space that another broker reserved
+        if scan.stop is Stop.ZERO and not contiguous and segment.is_reserved(file, position):
+            return
         if scan.stop is not Stop.END and not (scan.n and scan.stop in (Stop.FULL, Stop.PARTIAL)):
             raise scan_error(segment, scan, position)
         window, exact = b"", contiguous

@@ -504,8 +504,10 @@ class PartitionFollower:
                 if size < segment.size:
                     self._begin_at_synced_end(segment, tail)
                 expect = segment.next_offset if segment.contiguous else None
-                for at, _, found in scan_file(file, segment.size, size, check_crc=True, expect=expect):
-                    if found.n == 0 or found.first_base_offset < (segment.next_offset or 0):
+                for at, _, found in scan_file(
+                    file, segment.size, size, check_crc=True, expect=expect, due=segment.next_offset or 0
+                ):
+                    if found.n == 0:
                         break
                     segment.size = at + found.end
                     segment.next_offset = found.last_offset + 1

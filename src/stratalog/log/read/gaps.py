@@ -99,12 +99,13 @@ def _gap_allowed(segment: Segment, following: Segment) -> bool:
     seal = segment.seal
     if seal is not None:
         return not seal.contiguous
-    if _in_cleaner_checkpoint(segment) or (segment.size == 0 and segment.sidecar("timeindex") == b""):
+    if in_cleaner_checkpoint(segment) or (segment.size == 0 and segment.sidecar("timeindex") == b""):
         return True
     return _shows_cleaning(segment) or _shows_cleaning(following)
 
 
-def _in_cleaner_checkpoint(segment: Segment) -> bool:
+def in_cleaner_checkpoint(segment: Segment) -> bool:
+    """Return True if the cleaner of a broker has been at the partition, by the log directory's checkpoint."""
     path = posixpath.join(posixpath.dirname(segment.directory), checkpoints.CLEANER)
     try:
         entries = checkpoints.parse_offsets(segment.context.fs.read_file(path))

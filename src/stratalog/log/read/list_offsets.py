@@ -74,7 +74,7 @@ NO_TIMESTAMP = -1
 
 
 class OffsetSpec(enum.IntEnum):
-    """Offsets that have a name; the numbers are Kafka's, in the place of a timestamp."""
+    """Named offsets; the numbers are those that Kafka uses instead of a timestamp."""
 
     LATEST = -1
     """The end: the high watermark, or the last stable offset."""

@@ -1,10 +1,11 @@
 """Find records of one partition by offset and by key, reading the batches that hold them and little more.
 
 By offset: the index gives the two entries between which the batch lies. Small batches there are read in one
-go; large ones are found by their headers, and only the wanted one is read. The checks are those of every
-reader: the batch's CRC and form, and that its base offset, which no CRC covers, follows from the batch before
-it or from the index. In every unusual case (a gap, a cleaned segment, an index that does not meet the log, a
-file that is gone) the general reader does it all again, rebuilds what is wrong and names what is damaged.
+go; large ones are found by their headers, and only the wanted one is read. Of an uncompressed batch only the
+wanted record is decoded. The checks are those of every reader: the batch's CRC and form, and that its base
+offset, which no CRC covers, follows from the batch before it or from the index. In every unusual case (a
+gap, a cleaned segment, an index that does not meet the log, a file that is gone) the general reader does it
+all again, rebuilds what is wrong and names what is damaged.
 
 By key: newest first, by the key index of each segment, or by reading its keys where there is none.
 """
@@ -53,11 +54,13 @@ def record_at(view: LogView, offset: int, isolation: Isolation = "read_uncommitt
     if segments:
         segment = segments[segment_index(segments, offset)]
         try:
-            chunk = _find(segment, offset)
+            found = _find(view, segment, offset, not aborted)
         except (FileNotFoundError, CorruptionError):
-            chunk = None
-        if chunk is not None:
-            return _decode(view, segment, chunk, offset, aborted_rows(chunk.scan, aborted))
+            found = None
+        if isinstance(found, Record):
+            return found
+        if found is not None:
+            return _decode(view, segment, found, offset, aborted_rows(found.scan, aborted))
     for segment, chunk, stop in iter_chunks(view, offset, offset + 1):
         if offset < stop:
             record = _decode(view, segment, chunk, offset, aborted_rows(chunk.scan, aborted))
@@ -110,8 +113,12 @@ def _decode(
     return records[0] if records else None
 
 
-def _find(segment: Segment, offset: int) -> Chunk | None:
-    """Return checked batches, one of which holds ``offset``; None when the general reader must look."""
+def _find(view: LogView, segment: Segment, offset: int, plain: bool) -> Chunk | Record | None:
+    """Return checked batches, one of which holds ``offset``; None when the general reader must look.
+
+    When ``plain``, no record is left out for an aborted transaction, and the record itself is returned if it
+    is easy to find.
+    """
     if not segment.contiguous or offset < segment.base_offset or segment.suffix:
         return None
     if not segment.is_active and segment.next_offset is not None and offset >= segment.next_offset:
@@ -121,29 +128,41 @@ def _find(segment: Segment, offset: int) -> Chunk | None:
     file = segment.pin_log()
     try:
         if (end if above is None else above[1]) - position <= NEAR_BYTES:
-            return _near(segment, file, offset, below, end if above is None else above[1] + PAST_ENTRY_BYTES)
-        if above is not None:
-            found = batches.peek(file.pread(HEADER_SIZE, above[1]))
-            if found is None or found.last_offset != above[0]:
-                return None
-            if found.base_offset <= offset:
-                return _whole(segment, file, above[1], found)
-        if below is None:
-            return _walk(segment, file, offset, 0, segment.base_offset)
-        found = batches.peek(file.pread(HEADER_SIZE, position))
-        if found is None or found.last_offset != below[0]:
+            until = end if above is None else min(above[1] + PAST_ENTRY_BYTES, end)
+            data = file.pread(until - position, position)
+            if plain:
+                expect, last = (segment.base_offset, -1) if below is None else (-1, below[0])
+                record = _record(view, segment, data, offset, expect, last)
+                if record is not None:
+                    return record
+            return _near(segment, file, offset, below, data)
+        start = _start(segment, file, offset, below, above)
+        if start is None:
             return None
-        return _walk(segment, file, offset, position, found.base_offset)
+        position, found = start
+        if found.size > end - position or not _within(segment, found.last_offset):
+            return None
+        data = file.pread(found.size, position)
     finally:
         segment.unpin_log(file)
+    if plain:
+        record = _record(view, segment, data, offset, found.base_offset, found.last_offset)
+        if record is not None:
+            return record
+    return _checked(data, position, found)
+
+
+def _record(
+    view: LogView, segment: Segment, data: bytes, offset: int, expect: int, last: int
+) -> Record | None:
+    return kernel.find_tuple(data, offset, expect, last, segment.ceiling, Record, view.topic, view.partition)
 
 
 def _near(
-    segment: Segment, file: File, offset: int, below: tuple[int, int] | None, until: int
+    segment: Segment, file: File, offset: int, below: tuple[int, int] | None, data: bytes
 ) -> Chunk | None:
-    """Read small batches: everything from the entry below on, up to ``until``."""
+    """Look in small batches: ``data`` begins at the entry below."""
     position, expect = (0, segment.base_offset) if below is None else (below[1], None)
-    data = file.pread(min(until, segment.size) - position, position)
     if below is not None:
         first = batches.peek(data)
         if first is None or first.last_offset != below[0]:
@@ -156,25 +175,50 @@ def _near(
         return Chunk(data, scan, position)
     if scan.stop is not Stop.PARTIAL:
         return None
-    return _walk(segment, file, offset, position + scan.end, scan.last_offset + 1)
+    start = _walk(file, offset, position + scan.end, scan.last_offset + 1)
+    if start is None:
+        return None
+    position, found = start
+    if found.size > segment.size - position or not _within(segment, found.last_offset):
+        return None
+    return _checked(file.pread(found.size, position), position, found)
 
 
-def _walk(segment: Segment, file: File, offset: int, position: int, expect: int) -> Chunk | None:
+def _start(
+    segment: Segment,
+    file: File,
+    offset: int,
+    below: tuple[int, int] | None,
+    above: tuple[int, int] | None,
+) -> tuple[int, batches.Peek] | None:
+    """Return where the batch that holds ``offset`` begins, with its header, which is not checked yet."""
+    if above is not None:
+        found = batches.peek(file.pread(HEADER_SIZE, above[1]))
+        if found is None or found.last_offset != above[0]:
+            return None
+        if found.base_offset <= offset:
+            return above[1], found
+    if below is None:
+        return _walk(file, offset, 0, segment.base_offset)
+    found = batches.peek(file.pread(HEADER_SIZE, below[1]))
+    if found is None or found.last_offset != below[0]:
+        return None
+    return _walk(file, offset, below[1], found.base_offset)
+
+
+def _walk(file: File, offset: int, position: int, expect: int) -> tuple[int, batches.Peek] | None:
     """Go from header to header, from the batch at ``position`` with base offset ``expect`` on."""
     for _ in range(MAX_HEADERS):
         found = batches.peek(file.pread(HEADER_SIZE, position))
         if found is None or found.base_offset != expect:
             return None
         if found.last_offset >= offset:
-            return _whole(segment, file, position, found)
+            return position, found
         position, expect = position + found.size, found.last_offset + 1
     return None
 
 
-def _whole(segment: Segment, file: File, position: int, found: batches.Peek) -> Chunk | None:
-    if found.size > segment.size - position or not _within(segment, found.last_offset):
-        return None
-    data = file.pread(found.size, position)
+def _checked(data: bytes, position: int, found: batches.Peek) -> Chunk | None:
     scan = batches.scan(data, expect=found.base_offset, max_batches=1)
     return Chunk(data, scan, position) if scan.n else None
 

@@ -36,6 +36,9 @@ from stratalog.model import SegmentInfo, SegmentState
 SCAN_BYTES = 1 << 20
 """How much of a log is read at a time where speed, not latency, matters: what fits a core's cache."""
 
+MAX_OFFSETS = 2**31
+"""Offsets in a segment: an index holds them in 31 bits."""
+
 
 class Scanned(NamedTuple):
     """Whole batches found in ``data``, which was read at ``position``; valid until the next one."""
@@ -46,13 +49,20 @@ class Scanned(NamedTuple):
 
 
 def scan_file(
-    file: File, position: int, end: int, *, check_crc: bool = False, expect: int | None = None
+    file: File,
+    position: int,
+    end: int,
+    *,
+    check_crc: bool = False,
+    expect: int | None = None,
+    due: int = 0,
 ) -> Iterator[Scanned]:
     """Yield chunks of whole batches from ``position`` to ``end``, up to the first that is wrong.
 
-    With ``expect`` the first batch must have that base offset and all must be contiguous. If the walk ends
-    early, also because the file is shorter than ``end``, the last item has no batch (``scan.n == 0``) and the
-    cause is in ``scan.stop`` and ``scan.reason``.
+    With ``expect`` the first batch must have that base offset and all must be contiguous. Otherwise offsets
+    must only increase, from ``due`` on. If the walk ends early, also because the file is shorter than
+    ``end``, the last item has no batch (``scan.n == 0``) and the cause is in ``scan.stop`` and
+    ``scan.reason``.
     """
     needed = 0
     buffer = bytearray(min(SCAN_BYTES, max(end - position, 0)))
@@ -62,7 +72,8 @@ def scan_file(
             buffer = bytearray(want)
         view = memoryview(buffer)[:want]
         data = view[: file.pread_into(view, position)]
-        scan = batches.scan(data, check_crc=check_crc, expect=expect)
+        more = end - position - want if len(data) == want else 0
+        scan = batches.scan(data, check_crc=check_crc, expect=expect, due=due, more=more)
         if scan.n == 0:
             if scan.stop is Stop.PARTIAL and len(data) == want and want < scan.needed <= end - position:
                 needed = scan.needed
@@ -72,8 +83,9 @@ def scan_file(
         yield Scanned(position, data, scan)
         position += scan.end
         needed = 0
+        due = scan.last_offset + 1
         if expect is not None:
-            expect = scan.last_offset + 1
+            expect = due
 
 
 def owner_of(fs: FileSystem, directory: str, partition: int) -> PartitionId:
@@ -154,6 +166,17 @@ class Segment:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path()} {self.size} bytes>"
 
+    @property
+    def ceiling(self) -> int:
+        """The lowest offset that the log cannot hold. No CRC covers a base offset: one from here on is wrong.
+
+        A segment being swapped in may reach past the next one, which it replaces.
+        """
+        most = self.base_offset + MAX_OFFSETS
+        if self.next_offset is None or self.is_active or self.suffix:
+            return most
+        return min(most, self.next_offset)
+
     def path(self, kind: str = "log") -> str:
         return f"{self.directory}/{self._name}.{kind}{self.suffix}"
 
@@ -179,6 +202,18 @@ class Segment:
     def unpin_log(self, file: File) -> None:
         """Release a file of `pin_log`, once."""
         self.context.handles.release(file)
+
+    def is_reserved(self, file: File, position: int) -> bool:
+        """Return True if from ``position`` on there is only space that another broker reserved: zeros.
+
+        It reserves space in the last segment, and gives back what it did not use when it begins another one.
+        """
+        if not (self.is_active or self.unsynced or self.next_offset is None):
+            return False
+        return not any(
+            any(file.pread(min(SCAN_BYTES, self.size - at), at))
+            for at in range(position, self.size, SCAN_BYTES)
+        )
 
     @contextmanager
     def open_keyindex(self) -> Iterator[File]:
@@ -295,11 +330,11 @@ class Segment:
         made = Sidecars(self.base_offset, interval_bytes, keyed=False)
         made.sealer = None
         with self.open_log() as file, suppress(InvalidArgumentError):  # impossible offsets: readers name them
-            position = 0
+            position, due = 0, self.base_offset
             while position < self.size:
-                for at, data, scan in scan_file(file, position, self.size, check_crc=True):
+                for at, data, scan in scan_file(file, position, self.size, check_crc=True, due=due):
                     made.add(at, data, scan)
-                    position = at + scan.end
+                    position, due = at + scan.end, max(due, scan.last_offset + 1)
                 damaged = batches.peek(file.pread(batches.HEADER_SIZE, position))
                 if damaged is None:
                     break  # the end, or nothing says where the next batch begins

@@ -62,6 +62,7 @@ class ActiveSegment(Segment):
         "entries",
         "file",
         "first_timestamp",
+        "gaps",
         "index_written",
         "jitter_ms",
         "ledger",
@@ -90,6 +91,8 @@ class ActiveSegment(Segment):
         self.created_ms = context.clock.now_ms()
         self.jitter_ms = jitter_ms(config, topic, partition, base_offset)
         self.first_timestamp: int | None = None
+        self.gaps = False
+        """Offsets may be missing between batches: another broker wrote them, or nothing tells."""
         self.sidecars = Sidecars(base_offset, config.index_interval_bytes, keyed=config.key_index_enable)
         self.collect_seal(self.sidecars.sealer)
         self.entries = 0
@@ -134,7 +137,7 @@ class ActiveSegment(Segment):
 
     @property
     def contiguous(self) -> bool:
-        return True
+        return not self.gaps
 
     def offset_index(self) -> OffsetIndex:
         return self.sidecars.index
@@ -347,7 +350,7 @@ class Activation:
                     limit=trusted.position,
                     at_least=segment.base_offset,
                     at_most=trusted.offset - 1,
-                    check_crc=position == 0,
+                    check_crc=True,
                 ):
                     if at > position:
                         whole = False

@@ -17,6 +17,9 @@ from stratalog.config import TopicConfig
 from stratalog.errors import ConflictError, InvalidRecordError, RecordTooLargeError
 from stratalog.format import batch as batches
 from stratalog.format import codecs
+from stratalog.log.write import sequenced
+from stratalog.log.write.producers import increment_sequence
+from stratalog.log.write.sequenced import Source
 from stratalog.model import CREATE_TIME, LOG_APPEND_TIME, LONG_MAX, Appended, AppendedRange, Record
 
 if TYPE_CHECKING:
@@ -104,7 +107,12 @@ class Admission:
 
 
 def append_record(
-    writer: PartitionWriter, record: Record, sync: bool, expected: int | None = None, *, wait: bool = True
+    writer: PartitionWriter,
+    record: Record,
+    sync: bool,
+    expected: int | None = None,
+    *,
+    wait: bool = True,
 ) -> Appended:
     """Append one record to a topic with a codec, or where the log must end at ``expected``.
 
@@ -128,10 +136,7 @@ def append_records(
 ) -> AppendedRange:
     """Append records in order; ConflictError if the log does not end at ``expected``. As `append_record`."""
     rows = records if isinstance(records, list) else list(records)
-    if writer.admission.needs_key:
-        for record in rows:
-            if record[1] is None:
-                raise writer.admission.keyless()
+    _check_keys(writer, rows)
     target = take_buffer()
     encode = partial(kernel.encode_tuples, target, rows)
     return _append(writer, encode, target, len(rows), sync, expected, wait)[0]
@@ -144,11 +149,55 @@ def append_arrow(
     expected: int | None = None,
 ) -> AppendedRange:
     """Append the rows of an Arrow table or record batch in order; ``expected`` as for `append_records`."""
-    if writer.admission.needs_key and ("key" not in table.schema.names or table.column("key").null_count):
-        raise writer.admission.keyless()
     rows = batches.ArrowRows(table)
+    if writer.admission.needs_key:
+        _check_key_column(writer, table)
     target = take_buffer()
     return _append(writer, partial(rows.encode_into, target), target, len(rows), sync, expected)[0]
+
+
+def _check_keys(writer: PartitionWriter, rows: list[Record]) -> None:
+    if writer.admission.needs_key:
+        for record in rows:
+            if record[1] is None:
+                raise writer.admission.keyless()
+
+
+def _check_key_column(writer: PartitionWriter, table: pa.Table | pa.RecordBatch) -> None:
+    if "key" not in table.schema.names or table.column("key").null_count:
+        raise writer.admission.keyless()
+
+
+def append_sequenced(
+    writer: PartitionWriter,
+    records: list[Record] | pa.Table | pa.RecordBatch,
+    source: Source,
+    sync: bool = False,
+    *,
+    wait: bool = True,
+) -> list[AppendedRange]:
+    """Append records that carry a producer's sequences; return where they are, in order.
+
+    Of a named producer those that are in the log already are not written again.
+    """
+    target = take_buffer()
+    if isinstance(records, list):
+        _check_keys(writer, records)
+        total, encode = len(records), partial(kernel.encode_tuples, target, records)
+    else:
+        rows = batches.ArrowRows(records)
+        if writer.admission.needs_key:
+            _check_key_column(writer, records)
+        total, encode = len(rows), partial(rows.encode_into, target)
+    first, end, _ = writer.exclusively(_encode_and_write, writer, encode, target, total, None, source)
+    give_back(target)
+    known = total - (end - first)
+    ranges = [] if not known else sequenced.find(writer, source, known)
+    if end > first:
+        ranges.append(AppendedRange(writer.partition, first, end - first))
+    if wait:
+        writer.acknowledge(max(each.offset + each.count for each in ranges), sync)
+    return sequenced.joined(ranges)
 
 
 def take_buffer() -> bytearray:
@@ -183,26 +232,42 @@ def _append(
 
 
 def _encode_and_write(
-    writer: PartitionWriter, encode: Encode, target: bytearray, total: int, expected: int | None
+    writer: PartitionWriter,
+    encode: Encode,
+    target: bytearray,
+    total: int,
+    expected: int | None,
+    source: Source | None = None,
 ) -> tuple[int, int, int]:
     """Return the first offset, the one after the last, and the last batch's largest timestamp."""
     admission, now_ms, epoch = writer.admission, writer.context.clock.now_ms, writer.leader_epoch
     attributes, codec, level = writer.encoding
     largest_batch = limit = admission.max_batch_bytes
     done, stamped = 0, -1
+    producer, producer_id, producer_epoch, sequence = None, -1, -1, -1
+    if source is not None:
+        producer_id, producer_epoch = source.producer_id, source.epoch
+        if source.transactional:
+            attributes |= batches.batch_attributes(0, CREATE_TIME, True)
+        else:
+            done = sequenced.already(writer, source, total)
     first = offset = writer.active.ledger.next_offset
     if expected is not None and expected != first:
-        then = f"another append came first; read from {expected} on and decide again"
+        then = f"another append came first; read the records from {expected} and decide again"
         raise ConflictError(
             f"{writer.topic}-{writer.partition} ends at offset {first}, not at {expected}:"
-            f" {then if expected < first else 'it has not got there yet'}",
+            f" {then if expected < first else 'the log is shorter'}",
             partition=writer.partition,
             expected=expected,
             actual=first,
         )
     while done < total:
         now = now_ms()
-        size, count, least, largest, crc = encode(done, now, limit, offset, epoch, attributes, -1, -1, -1)
+        if source is not None:
+            sequence = increment_sequence(source.sequence, done)
+        size, count, least, largest, crc = encode(
+            done, now, limit, offset, epoch, attributes, producer_id, producer_epoch, sequence
+        )
         if writer.active.ledger.next_offset != offset:
             raise RuntimeError("a record was appended while others were encoded")
         if not count:
@@ -221,7 +286,10 @@ def _encode_and_write(
                 limit = min(size, largest_batch) - (len(data) - largest_batch) - 1
                 continue
             size, crc = len(data), batches.whole_crc(data)
-        writer.write(data, crc, size, offset, offset + count - 1, count, least, largest, now)
+        if source is not None:
+            producer = source.batch(done, offset, count, largest)
+            writer.producers.validate(producer)
+        writer.write(data, crc, size, offset, offset + count - 1, count, least, largest, now, producer)
         data.release()
         done += count
         offset += count

@@ -40,6 +40,8 @@ from stratalog.log.segment.segment import Segment
 
 NO_SEQUENCE = -1
 MAX_SEQUENCE = 2**31 - 1
+FIRST_NAMED_ID = 1 << 61
+"""From here to twice as much are the ids of producers that callers name; they do not expire."""
 DUPLICATE, FENCED, UNSEQUENCED, NEW_EPOCH, GAP, NOT_TRANSACTIONAL, COORDINATOR_FENCED = range(1, 8)
 """Codes that the kernel's `Producer` and `AppendInfo.admit` return; 0 accepts the batch."""
 
@@ -140,6 +142,15 @@ class ProducerState:
         """Return the sequence of a producer's last record here; -1 when it is not known."""
         producer = self._producers.get(producer_id)
         return NO_SEQUENCE if producer is None else producer.last_sequence()
+
+    def last_batch(self, producer_id: int) -> ProducerBatch | None:
+        """Return a producer's newest batch here; None when it is not known."""
+        producer = self._producers.get(producer_id)
+        newest = None if producer is None else producer.last_batch()
+        if producer is None or newest is None:
+            return None
+        last, offset, delta, stamp = newest
+        return ProducerBatch(producer_id, producer.epoch, last - delta, last, offset - delta, offset, stamp)
 
     def find_duplicate(self, batch: ProducerBatch) -> Duplicate | None:
         """Return where a repeated batch went, if it is among the producer's last five in this epoch."""
@@ -254,11 +265,16 @@ class ProducerState:
         return dict(sorted(self._open.items()))
 
     def expire(self, now_ms: int) -> list[int]:
-        """Forget producers idle for ``producer.id.expiration.ms`` with nothing open; return their ids."""
+        """Forget producers idle for ``producer.id.expiration.ms`` with nothing open; return their ids.
+
+        A producer that a caller named stays: its next sequence must be known after any pause.
+        """
         expired = [
             producer_id
             for producer_id, producer in self._producers.items()
-            if producer.txn_first_offset < 0 and now_ms - producer.last_timestamp >= self._expiration_ms
+            if producer.txn_first_offset < 0
+            and now_ms - producer.last_timestamp >= self._expiration_ms
+            and not FIRST_NAMED_ID <= producer_id < 2 * FIRST_NAMED_ID
         ]
         for producer_id in expired:
             del self._producers[producer_id]
@@ -434,7 +450,9 @@ def replay(
             continue
         at, base = segment.start_for(start).position, segment.base_offset
         with segment.open_log() as file:
-            for _, data, scan in scan_past_damage(segment, file, at, limit=segment.size, at_least=base):
+            for _, data, scan in scan_past_damage(
+                segment, file, at, limit=segment.size, at_least=base, check_crc=True
+            ):
                 if not scan.has_producers:
                     continue
                 for header in scan:

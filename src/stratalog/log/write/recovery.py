@@ -33,8 +33,10 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.log import names
 from stratalog.log.check.damage import reason_of
 from stratalog.log.check.orphans import checkpointed_start
-from stratalog.log.check.resync import resume
+from stratalog.log.check.resync import resume, scan_past_damage
 from stratalog.log.context import LogContext
+from stratalog.log.read.chunks import meet
+from stratalog.log.read.gaps import in_cleaner_checkpoint
 from stratalog.log.read.list_offsets import read_epochs
 from stratalog.log.segment.directory_state import DirectoryView, list_files, run_actions, swap_end, view_of
 from stratalog.log.segment.segment import SCAN_BYTES, Segment, owner_of, scan_file
@@ -58,8 +60,6 @@ class WriterState(NamedTuple):
     """A close must write the state down even if nothing is appended."""
 
 
-MAX_OFFSETS = 2**31
-"""Offsets in a segment: an index holds them in 31 bits."""
 EVERYTHING = 2**63 - 1
 """The synced end of a log that was closed in order by a writer that did not record where."""
 
@@ -129,7 +129,9 @@ class _Recovery:
         view = self._settle()
         tail = self._read_tail(view)
         if tail is not None and tail.clean and self.how.clean:
-            self._check_log_start(max(tail.synced_offset, tail.high_watermark))
+            # The tail may lag: it is not synced. The recovery point is, before the mark of a clean stop.
+            known = max(tail.synced_offset, tail.high_watermark, self.how.recovery_point or 0)
+            self._check_log_start(known)
         segments = self._segments(view)
         if not segments:
             segments = [self._create(max(self.how.log_start_offset, self.how.local_start_offset))]
@@ -246,7 +248,7 @@ class _Recovery:
                 for kind in names.SEGMENT_KINDS:
                     self._remove(f"{self.directory}/{names.file_name(base, kind)}")
             else:
-                self._damage(f"{names.file_name(base, names.LOG)} is gone, its indexes are still there")
+                self._damage(f"{names.file_name(base, names.LOG)} is missing, but its indexes exist")
 
     def _segments(self, view: DirectoryView) -> list[Segment]:
         where = (self.context, self.directory, self.topic, self.partition)
@@ -356,7 +358,7 @@ class _Recovery:
             end_position, end_offset = self._scan(activation, segment, position, offset)
             if end_position < segment.size and end_offset < self.synced_offset:
                 synced = self._behind_damage(segment, end_position, end_offset)
-                activation = Activation(self.context, self.config, segment, synced)
+                activation = self._activate_again(activation, segment, synced)
                 end_position, end_offset = self._scan(activation, segment, synced.position, synced.offset)
             last = at == len(segments) - 1
             broken = end_position < segment.size
@@ -366,10 +368,23 @@ class _Recovery:
                     self._damage(f"offsets {end_offset} to {following - 1} were synced and are missing")
                 else:
                     broken = True
+            jump = self._jump(segment, end_position) if broken or last else None
+            if jump is not None:
+                end_position, end_offset = jump
+                broken = end_offset >= self.synced_offset
+                if not broken:
+                    following = end_offset if self.synced_offset == EVERYTHING else self.synced_offset
+                    self._lost(segment, end_position, segment.size, end_offset, following)
+                    self.ends_damaged = True
+                    end_position, end_offset = segment.size, following
+                end = SyncedEnd(segment.base_offset, end_position, end_offset)
+                activation = self._activate_again(activation, segment, end)
             if broken:
+                self._check_order(segment, end_position, end_offset)
                 self._cut(segments, at, end_position, end_offset)
                 last = True
             active = activation.finish(end_position, end_offset)
+            active.gaps = self._may_have_gaps(segment, active)
             self.saw_producers = self.saw_producers or activation.saw_producers
             if last:
                 if self.how.clean:
@@ -383,17 +398,91 @@ class _Recovery:
             at += 1
             position, offset = 0, segments[at].base_offset
 
+    def _activate_again(self, given_up: Activation, segment: Segment, end: SyncedEnd) -> Activation:
+        """Return an activation of what lies before ``end``, in place of one that took in too much."""
+        self.saw_producers = self.saw_producers or given_up.saw_producers
+        return Activation(self.context, self.config, segment, end)
+
+    def _jump(self, segment: Segment, end: int) -> tuple[int, int] | None:
+        """Return where a broker's last batch begins, and the offset due there, if its own is wrong.
+
+        No CRC covers a base offset, and no batch follows that would tell that it was raised. It is taken for
+        wrong if it leaves the only gap of the segment, and nothing else shows that the log was cleaned.
+        """
+        if not self.how.foreign or in_cleaner_checkpoint(segment):
+            return None
+        if self.how.clean:  # look at the end only, unless a batch there is not where the index has it
+            start = segment.start_for(names.MAX_OFFSET)
+            with segment.open_log() as file:
+                met = start.last_offset is None or meet(file, start) is not None
+            if met and start.position and self._only_gap(segment, start.position, end) is None:
+                return None
+        return self._only_gap(segment, 0, end)
+
+    def _only_gap(self, segment: Segment, position: int, end: int) -> tuple[int, int] | None:
+        """Return where the last batch begins, and the offset due there, if it alone leaves a gap."""
+        jump, due = None, segment.base_offset if position == 0 else -1
+        with segment.open_log() as file:
+            for at, _, scan in scan_past_damage(
+                segment, file, position, limit=end, at_least=segment.base_offset
+            ):
+                if at > position or due < 0:
+                    due = scan.first_base_offset  # nothing is known of the batch before it
+                position = at + scan.end
+                if jump is None and scan.first_base_offset == due and scan.is_dense:
+                    due = scan.last_offset + 1
+                    continue
+                for header in scan:
+                    if jump is not None or header.count <= header.last_offset - header.base_offset:
+                        return None
+                    if header.base_offset > due:
+                        jump = at + header.position, due
+                    due = header.next_offset
+        return jump
+
+    def _check_order(self, segment: Segment, position: int, offset: int) -> None:
+        """Raise CorruptionError if a synced batch lies behind ``position``, where the log is to be cut.
+
+        It has an offset below the synced end, and no copy of it stands before: then a batch before it claims
+        an offset that is too high.
+        """
+        if not offset >= self.synced_offset > segment.base_offset:
+            return
+        with segment.open_log() as file:
+            behind = scan_past_damage(
+                segment, file, position, limit=segment.size, at_least=segment.base_offset, check_crc=True
+            )
+            suspects = [
+                (header.base_offset, at + header.position)
+                for at, _, scan in behind
+                for header in scan
+                if header.base_offset < self.synced_offset
+            ]
+            known = set[int]()
+            if suspects:
+                before = scan_past_damage(segment, file, 0, limit=position, at_least=segment.base_offset)
+                known = {header.base_offset for _, _, scan in before for header in scan}
+        for base_offset, at in suspects:
+            if base_offset not in known:
+                raise CorruptionError(
+                    f"offset {base_offset} comes after {offset - 1}, and everything below"
+                    f" {self.synced_offset} was synced: the base offset of a batch is wrong;"
+                    f" `stratalog dump` shows the batches",
+                    path=segment.path(),
+                    position=at,
+                )
+
     def _behind_damage(self, segment: Segment, position: int, offset: int) -> SyncedEnd:
         """Report all damage from ``position`` up to the synced end; return where that is in the segment."""
         following = offset
         with segment.open_log() as file:
             while position < segment.size and following < self.synced_offset:
                 stop = position
-                for at, data, scan in scan_file(file, position, segment.size, check_crc=True):
+                for at, data, scan in scan_file(file, position, segment.size, check_crc=True, due=following):
                     if scan.stop is Stop.UNSUPPORTED and not scan.n:
                         raise UnsupportedFormat(f"{segment.path()} at byte {at + scan.end}: {scan.reason}")
                     whole, scan = scan.n, _within(segment, data, scan)
-                    if not scan.n or scan.first_base_offset < following:
+                    if not scan.n:
                         break
                     if scan.first_base_offset > following and not self._gaps_allowed(segment):
                         self._lost(segment, at, at, following, scan.first_base_offset)
@@ -405,12 +494,14 @@ class _Recovery:
                     if scan.n < whole:
                         break
                 if stop < segment.size and following < self.synced_offset:
-                    most = segment.base_offset + MAX_OFFSETS - 1
+                    most = segment.ceiling - 1
                     position = resume(
                         segment, file, stop, limit=segment.size, at_least=following, at_most=most
                     )
                     if position < segment.size:
                         found = int.from_bytes(file.pread(8, position), "big")
+                    elif segment.next_offset is not None:
+                        found = min(self.synced_offset, segment.next_offset)
                     else:
                         found = following if self.synced_offset == EVERYTHING else self.synced_offset
                         self.ends_damaged = True
@@ -438,16 +529,29 @@ class _Recovery:
         seal = segment.seal_of(segment.size)
         return seal is not None and not seal.contiguous
 
+    def _may_have_gaps(self, segment: Segment, active: ActiveSegment) -> bool:
+        """Return True if readers must allow gaps in the active segment, as they will when it is sealed.
+
+        A log that was closed in order and has no seal is another broker's, or was damaged then.
+        """
+        seal, sealer = segment.seal_of(segment.size), active.sidecars.sealer
+        if seal is not None and not self.how.foreign:
+            return not seal.contiguous
+        joined = sealer is not None and sealer.sums.contiguous
+        return not joined and (self.how.foreign or self.how.clean)
+
     def _scan(self, activation: Activation, segment: Segment, position: int, offset: int) -> tuple[int, int]:
         """Check every batch from ``position`` on; return where the good part ends, and its next offset."""
         expect = None if self._gaps_allowed(segment) else offset
         with segment.open_log() as file:
-            for at, data, scan in scan_file(file, position, segment.size, check_crc=True, expect=expect):
+            for at, data, scan in scan_file(
+                file, position, segment.size, check_crc=True, expect=expect, due=offset
+            ):
                 if scan.stop is Stop.UNSUPPORTED:
                     raise UnsupportedFormat(f"{segment.path()} at byte {at + scan.end}: {scan.reason}")
                 self.report.scanned_bytes += scan.end
                 whole, scan = scan.n, _within(segment, data, scan)
-                if scan.n == 0 or scan.first_base_offset < offset:
+                if scan.n == 0:
                     break
                 activation.feed(at, data, scan)
                 position, offset = at + scan.end, scan.last_offset + 1
@@ -607,8 +711,8 @@ class _Recovery:
 
 
 def _within(segment: Segment, data: memoryview, scan: Scan) -> Scan:
-    """Leave out batches with offsets that no segment can hold: no CRC covers a batch's base offset."""
-    most = segment.base_offset + MAX_OFFSETS
+    """Leave out batches with offsets that the segment cannot hold: no CRC covers a batch's base offset."""
+    most = segment.ceiling
     if not scan.n or scan.last_offset < most:
         return scan
     row = scan.find_offset(most)

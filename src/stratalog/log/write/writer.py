@@ -136,6 +136,9 @@ class PartitionWriter:
         self._appender = Appender(self, self.lock, self._now_ms, self.ends, Appended, partition)
         """``ready`` when an append may go ahead: the log is usable, and a first write is prepared."""
         self.apply_config(config)
+        known = state.tail
+        if state.recovered and known and not (self.acks_wait or known.read_past_high_watermark):
+            self._write_tail()  # a power cut took the one that lets readers in other processes go further
         if self.next_offset > HIGHEST_START:
             self._refuse(
                 ReadOnlyError(
@@ -315,7 +318,7 @@ class PartitionWriter:
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that can be read."""
+        """Return the first offset that can be read."""
         return self.segment_list.log_start_offset
 
     @property

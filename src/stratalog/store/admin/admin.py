@@ -16,6 +16,7 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
+from stratalog.config.settings import INT_MAX
 from stratalog.errors import (
     ControlError,
     InvalidArgumentError,
@@ -34,7 +35,7 @@ from stratalog.log.clean import CleanReport
 from stratalog.log.clean.remote_compaction import Cleaned, CleaningTask
 from stratalog.model import AppendedRange, Record
 from stratalog.store import topic_import
-from stratalog.store.admin.control import ControlClient, Progress
+from stratalog.store.admin.control import MAX_PAYLOAD_BYTES, ControlClient, Progress
 from stratalog.store.journal.journal import Committed
 from stratalog.store.lifecycle.reports import EraseReport, LifecycleReport, PartitionNumbers
 from stratalog.store.logdir import LOCK
@@ -48,7 +49,7 @@ MAX_APPEND_RECORDS = 1_000_000
 """The most records one request may append; decoded, a small record takes many times its bytes."""
 
 APPEND_BYTES = 32 << 20
-"""The most one request carries, and so the largest record that can be appended this way."""
+"""The most one request carries, unless one record alone is larger."""
 
 ANSWER_S = 2.0
 """A holder that takes longer to say that it is there is read beside."""
@@ -233,6 +234,24 @@ def run_command(
     return command.result.pack(command.run(store, **given))
 
 
+def payload_limit(store: Store, header: dict[str, Any]) -> int:
+    """Return how many bytes may follow the header of a request: as many as a record of its topic may have."""
+    arguments = header.get("arguments")
+    topic = (
+        arguments.get("topic") if header.get("command") == "append" and isinstance(arguments, dict) else None
+    )
+    if not isinstance(topic, str) or topic not in store.topics():
+        return MAX_PAYLOAD_BYTES
+    config = store.topic(topic).config
+    limit = max(MAX_PAYLOAD_BYTES, min(config.max_message_bytes, config.segment_bytes))
+    if header["payload"] > limit:
+        raise RecordTooLargeError(
+            f"{topic}: a record of {header['payload']} bytes is larger than {limit}, the smaller of"
+            f" max.message.bytes={config.max_message_bytes} and segment.bytes={config.segment_bytes}"
+        )
+    return limit
+
+
 # -- operations that are not methods of `Store` ----------------------------------------------------------
 
 
@@ -253,6 +272,12 @@ def alter_topic(store: Store, name: str, changes: Mapping[str, str | None]) -> N
     store.alter_topic(name, changes)
 
 
+def describe_topic(store: Store, name: str) -> dict[str, Any]:
+    """Return the number of a topic's partitions and its id."""
+    topic = store.topic(name)
+    return {"partitions": topic.partitions, "id": topic.id}
+
+
 def append(
     store: Store, topic: str, partition: int | None, sync: bool, payload: bytes
 ) -> list[AppendedRange]:
@@ -269,7 +294,7 @@ def append(
 
 
 def roll(store: Store, topic: str, partition: int | None = None) -> int:
-    """Seal the active segments of a topic; return how many held anything."""
+    """Seal the active segments of a topic; return how many were not empty."""
     return store.topic(topic).roll(partition)
 
 
@@ -279,12 +304,12 @@ def delete_records(store: Store, topic: str, partition: int, before_offset: int)
 
 
 def move_partition(store: Store, topic: str, partition: int, to: str) -> None:
-    """Move a partition to another log directory of the store; appends wait, reads go on."""
+    """Move a partition to another log directory of the store; appends wait, reads continue."""
     store.move_partition(topic, partition, to)
 
 
 def repair(store: Store, topic: str, partition: int, *, action: str, dry_run: bool = False) -> RepairReport:
-    """Give up or rebuild what is damaged, as ``action`` says; ``dry_run`` changes nothing."""
+    """Rebuild or drop damaged data according to ``action``; ``dry_run`` changes nothing."""
     return store.repair(topic, partition, action=action, dry_run=dry_run)
 
 
@@ -309,9 +334,9 @@ COMMANDS["take_in_topic"] = Command(
 
 
 class AdminClient:
-    """Everything that changes a store, wherever it is open.
+    """A client that changes a store, opened in this process or in another one.
 
-    ``remote`` is True when another process, ``pid``, holds it; ``paths`` are the log directories given.
+    ``remote`` is True if another process, ``pid``, holds the store; ``paths`` are the given log directories.
     """
 
     def __init__(
@@ -337,7 +362,7 @@ class AdminClient:
 
     @classmethod
     def through(cls, client: ControlClient, pid: int | None, paths: Sequence[str] = ()) -> AdminClient:
-        """Return a client that asks the process that holds the store."""
+        """Return a client that sends its calls to the process that holds the store."""
         return cls(
             lambda *asked: client.request(*asked).header.get("result"),
             client.close,
@@ -357,7 +382,7 @@ class AdminClient:
     def append(
         self, topic: str, records: Iterable[Record], partition: int | None = None, sync: bool = False
     ) -> list[AppendedRange]:
-        """Append records; those without a timestamp get the holder's time."""
+        """Append records; those without a timestamp get the time of the process that holds the store."""
         arguments = {"topic": topic, "partition": partition, "sync": sync}
         given = check_list("records", records, "records")
         for index, record in enumerate(given):
@@ -371,20 +396,7 @@ class AdminClient:
             ]
             at = 0
             while at < len(rows):
-                try:
-                    encoded, at = batches.encode_records(
-                        rows,
-                        at,
-                        base_offset=0,
-                        leader_epoch=0,
-                        now_ms=0,
-                        timestamp_type=0,
-                        codec=0,
-                        level=None,
-                        max_bytes=APPEND_BYTES,
-                    )
-                except RecordTooLargeError as error:
-                    raise _too_large(first + at) from error
+                encoded, at = _encoded(rows, at)
                 ranges += RANGES.unpack(self.ask("append", arguments, bytes(encoded.data), None))
         return ranges
 
@@ -397,6 +409,7 @@ class AdminClient:
         self.ask("take_in_topic", arguments, b"", None)
 
     create_topic = operation(create_topic, name=TEXT, partitions=NUMBER.or_none(), config=SETTINGS)
+    describe_topic = operation(describe_topic, name=TEXT)
     add_partitions = operation(Store.add_partitions, name=TEXT, total=NUMBER)
     delete_topic = operation(Store.delete_topic, name=TEXT)
     alter_topic = operation(alter_topic, name=TEXT, changes=SETTINGS)
@@ -435,12 +448,21 @@ class AdminClient:
     )
 
 
-def _too_large(index: int) -> RecordTooLargeError:
-    error = RecordTooLargeError(
-        f"record {index}: larger than {APPEND_BYTES >> 20} MiB, the most that one request carries"
-    ).advising("append it with topic.append() in the program that holds the store")
-    error.add_note("append it in a program, with topic.append()")  # the command line's words
-    return error
+def _encoded(rows: list[Record], at: int) -> tuple[batches.Encoded, int]:
+    """Return a batch from the row ``at`` on, and the row after it: `APPEND_BYTES` at most, or one record."""
+    encode = partial(
+        batches.encode_records,
+        base_offset=0,
+        leader_epoch=0,
+        now_ms=0,
+        timestamp_type=0,
+        codec=0,
+        level=None,
+    )
+    try:
+        return encode(rows, at, max_bytes=APPEND_BYTES)
+    except RecordTooLargeError:
+        return encode(rows[: at + 1], at, max_bytes=INT_MAX)
 
 
 def connect(
@@ -452,11 +474,11 @@ def connect(
     read_only: bool = False,
     timeout_s: float = 30.0,
 ) -> AdminClient:
-    """Return a way to change the store at ``paths``: opened here, or through the process that holds it.
+    """Return a client for the store at ``paths``: opened here, or connected to the process that holds it.
 
-    A holder that is just opening or closing the store has the lock and no socket: this waits a moment for
-    it. With ``read_only`` only previews and numbers can be asked for, and nothing is written; if the holder
-    does not answer, its directories are read beside it.
+    A process that is just opening or closing the store has the lock but no socket: this waits briefly for
+    it. With ``read_only`` only previews and statistics are available, and nothing is written; if the process
+    that holds the store does not answer, its files are read directly.
     """
     given = path_list(RealFileSystem(), paths)
     if read_only:

@@ -7,6 +7,9 @@ A frame, both ways:
                           {"result" | "error" | "progress", "payload"}
     payload               that many bytes; records travel as a RecordBatch
 
+The payload has `MAX_PAYLOAD_BYTES` at most, more only where the receiver allows it: the holder does for one
+record that is larger, as far as the ``max.message.bytes`` of its topic.
+
 The holder sends a progress frame ([what, done, total]) right before it begins a command, and begins only if
 that frame could be sent. A client that gives up shuts its socket down and then reads what has arrived:
 without a progress frame the command was not begun and never will be. Long work sends more progress frames;
@@ -68,10 +71,9 @@ def pack_frame(frame: Frame) -> bytes:
         header = json.dumps({**frame.header, "payload": len(frame.payload)}).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ControlError(f"this cannot travel in a control frame: {error}") from error
-    if len(header) > MAX_HEADER_BYTES or len(frame.payload) > MAX_PAYLOAD_BYTES:
+    if len(header) > MAX_HEADER_BYTES:
         raise ControlError(
-            f"a control frame with {len(header)} bytes of header and {len(frame.payload)} of payload is too"
-            f" large; the limits are {MAX_HEADER_BYTES} and {MAX_PAYLOAD_BYTES}"
+            f"a control header of {len(header)} bytes is too large: the limit is {MAX_HEADER_BYTES}"
         )
     return _LENGTH.pack(len(header)) + header + frame.payload
 
@@ -83,7 +85,9 @@ class FrameReader:
     Bytes that cannot be a frame raise `ControlError`; the stream cannot be read on after that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: Callable[[dict[str, Any]], int] = lambda header: MAX_PAYLOAD_BYTES) -> None:
+        self._limit = limit
+        """Returns how many bytes of payload may follow a header; raises if none of that size may."""
         self._clear()
 
     def _clear(self) -> None:
@@ -138,8 +142,10 @@ class FrameReader:
         if not isinstance(header, dict):
             raise ControlError("not a control header: expected a JSON object")
         size = header.get("payload")
-        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_PAYLOAD_BYTES:
-            raise ControlError(f"not a control header: the payload has 0 to {MAX_PAYLOAD_BYTES} bytes")
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            raise ControlError("not a control header: it does not say how long its payload is")
+        if size > MAX_PAYLOAD_BYTES and size > (limit := self._limit(header)):
+            raise ControlError(f"not a control header: the payload has 0 to {limit} bytes")
         self._header = header
         self._end = self._header_end + size
 
@@ -321,15 +327,15 @@ class ControlClient:
                 begun = True
                 if progress is not None and frame.header["progress"][0] != HEARTBEAT:
                     progress(*frame.header["progress"])
-        outcome = "was begun and may still happen" if begun else "was not begun and is cancelled"
+        outcome = "had started and may still complete" if begun else "had not started and was cancelled"
         if late:
             raise ControlError(
                 f"{self._who} holds the store and did not answer {command!r} within {self._timeout_s:g} s;"
                 f" the command {outcome}"
-            )
+            ).with_begun(begun)
         raise (ControlError if begun else _DroppedError)(
             f"{self._who}, which holds the store, closed the connection{lost}; the command {outcome}"
-        )
+        ).with_begun(begun)
 
     def close(self) -> None:
         if self._socket is not None:

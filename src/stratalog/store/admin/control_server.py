@@ -7,7 +7,8 @@ the answer, then the next. A client costs a thread, a descriptor, and memory as 
   new one is refused;
 - a frame that is not complete after `FRAME_TIMEOUT_S`, an answer that is not read within `SEND_TIMEOUT_S`:
   the connection is dropped;
-- frames above `SMALL_FRAME_BYTES` share `LARGE_FRAMES_BYTES`; one that finds no room waits in its socket;
+- frames above `SMALL_FRAME_BYTES` share `LARGE_FRAMES_BYTES`; one that finds no room waits in its socket, and
+  one that is larger than all of it, because its topic allows such records, has all of it to itself;
 - bytes that are not a frame get an error for an answer and end their connection, with one line in the log.
 
 A command is begun only while its client still waits for it; see `stratalog.store.admin.control`.
@@ -56,11 +57,19 @@ ACCEPT_RETRY_S = 0.1
 class ControlServer:
     """Serves a listening socket until `stop`.
 
-    ``run(command, arguments, payload, progress)`` runs a command and returns its result.
+    ``run(command, arguments, payload, progress)`` runs a command and returns its result. ``limit(header)``
+    returns how many bytes of payload a command may have.
     """
 
-    def __init__(self, run: Callable[..., Any], listener: socket.socket, address: str) -> None:
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        limit: Callable[[dict[str, Any]], int],
+        listener: socket.socket,
+        address: str,
+    ) -> None:
         self.address = address
+        self.limit = limit
         self.large_frames = _Room(LARGE_FRAMES_BYTES)
         self.stopping = False
         self._run = run
@@ -208,7 +217,7 @@ class _Connection:
         try:
             while self._serve_one():
                 self.idle_since = time.monotonic()
-        except ControlError as error:
+        except StratalogError as error:
             logger.warning("control connection dropped: %s", error)
             self.refuse(error)
         except OSError as error:
@@ -229,7 +238,7 @@ class _Connection:
             self._reserved_bytes = 0
 
     def _receive(self) -> Frame | None:
-        reader = FrameReader()
+        reader = FrameReader(self._server.limit)
         deadline = time.monotonic() + IDLE_TIMEOUT_S
         while True:
             self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -252,11 +261,11 @@ class _Connection:
             self._reserve(reader.frame_bytes, deadline)
 
     def _reserve(self, frame_bytes: int, deadline: float) -> None:
-        wanted = frame_bytes - self._reserved_bytes
+        wanted = min(frame_bytes, LARGE_FRAMES_BYTES) - self._reserved_bytes
         if frame_bytes > SMALL_FRAME_BYTES and wanted > 0:
             if not self._server.large_frames.take(wanted, max(deadline - time.monotonic(), 0.0)):
                 raise ControlError(f"no room for a frame of {frame_bytes} bytes beside others; try again")
-            self._reserved_bytes = frame_bytes
+            self._reserved_bytes += wanted
 
     def _answer(self, frame: Frame) -> bool:
         """Run a command if its client still waits for it, and send the answer."""
@@ -305,7 +314,7 @@ class _Connection:
         if self._running and time.monotonic() - max(self._sent_at.values(), default=0.0) >= BEAT_S:
             self._progress(HEARTBEAT, 0, 0)
 
-    def refuse(self, error: ControlError) -> None:
+    def refuse(self, error: StratalogError) -> None:
         """Send an error if there is room for it, and close."""
         with suppress(OSError):
             self._socket.setblocking(False)

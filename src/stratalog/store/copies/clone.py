@@ -186,6 +186,11 @@ class _Building:
         self.offsets = _check_offsets(self.parts, offsets or {})
         self.target = path_of(context.fs, target, "directory for the copy")
         check_target(context.fs, self.target)
+        for path in origin.paths:
+            if os.path.commonpath([self.target, os.path.abspath(path)]) == os.path.abspath(path):
+                raise InvalidArgumentError(
+                    f"{self.target} is inside the log directory {path}; give a place outside of the store"
+                )
         names = {part.topic for part in self.parts}
         self.entry: CopyEntry
         self.entry, why = remember(context.fs, origin.paths, kind, self.target, names, context.clock.now_ms())

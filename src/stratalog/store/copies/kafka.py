@@ -80,6 +80,7 @@ from stratalog.store.logdir import LogDir
 from stratalog.store.paths import Paths, path_list
 from stratalog.store.store import Store
 from stratalog.store.topic_import import ImportInto, open_target
+from stratalog.wire.messages import codec
 
 STAGING = "stratalog.graduating"
 COMMIT = "commit"
@@ -547,7 +548,7 @@ def read_topics(fs: FileSystem, log_dir: str) -> dict[str, KafkaTopic] | None:
     for record in _records(fs, directory, listing):
         try:
             _apply(memoryview(record.value or b""), topics, configs)
-        except (CorruptionError, UnicodeDecodeError):
+        except CorruptionError:
             continue
     for name, topic in topics.items():
         topic.config = configs.get(name, {})
@@ -589,40 +590,23 @@ def _apply(data: memoryview, topics: dict[str, KafkaTopic], configs: dict[str, d
     frame, at = uvarint(data, 0)
     kind, at = uvarint(data, at)
     version, at = uvarint(data, at)
-    if frame not in (0, 1) or version != 0:
+    name = {_TOPIC: "TopicRecord", _REMOVE_TOPIC: "RemoveTopicRecord", _CONFIG: "ConfigRecord"}.get(kind)
+    if frame not in (0, 1) or name is None:
         return
+    try:
+        record = codec(name, "cluster-metadata").decode(data, version, at)[0]
+    except ValueError as error:
+        raise CorruptionError(f"a {name} is cut short or garbled: {error}", position=at) from error
     if kind == _TOPIC:
-        name, at = _string(data, at)
-        topic_id = _uuid(data, at)
-        if name:
-            topics[name] = KafkaTopic(name, topic_id)
+        topics[record.name] = KafkaTopic(record.name, uuid.UUID(bytes=record.topic_id))
     elif kind == _REMOVE_TOPIC:
-        topic_id = _uuid(data, at)
-        for name in [each.name for each in topics.values() if each.id == topic_id]:
+        gone = uuid.UUID(bytes=record.topic_id)
+        for name in [each.name for each in topics.values() if each.id == gone]:
             del topics[name]
             configs.pop(name, None)
-    elif kind == _CONFIG and len(data) > at and data[at] == TOPIC_RESOURCE:
-        resource, at = _string(data, at + 1)
-        setting, at = _string(data, at)
-        value, at = _string(data, at)
-        if resource and setting:
-            known = configs.setdefault(resource, {})
-            if value is None:
-                known.pop(setting, None)
-            else:
-                known[setting] = value
-
-
-def _string(data: memoryview, at: int) -> tuple[str | None, int]:
-    size, at = uvarint(data, at)
-    if size == 0:
-        return None, at
-    if at + size - 1 > len(data):
-        raise CorruptionError("a string runs past its record", position=at)
-    return bytes(data[at : at + size - 1]).decode(), at + size - 1
-
-
-def _uuid(data: memoryview, at: int) -> uuid.UUID:
-    if at + 16 > len(data):
-        raise CorruptionError("an id runs past its record", position=at)
-    return uuid.UUID(bytes=bytes(data[at : at + 16]))
+    elif record.resource_type == TOPIC_RESOURCE:
+        known = configs.setdefault(record.resource_name, {})
+        if record.value is None:
+            known.pop(record.name, None)
+        else:
+            known[record.name] = record.value

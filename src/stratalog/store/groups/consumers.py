@@ -17,16 +17,26 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from stratalog import locks
-from stratalog.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
-from stratalog.log.arguments import Moment, check_all, check_number, check_seconds, check_text
+from stratalog.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError, SerializationError
+from stratalog.log.arguments import (
+    Moment,
+    check_all,
+    check_list,
+    check_number,
+    check_seconds,
+    check_text,
+    wrong_type,
+)
 from stratalog.log.read.reader import check_isolation
 from stratalog.model import Record
 from stratalog.store import reading
-from stratalog.store.groups.offsets import GroupOffsets, TopicPartition
+from stratalog.store.groups.offsets import GroupOffsets, TopicPartition, pack_key
 from stratalog.store.reading import Part, ReadOptions
+from stratalog.store.serde import Serde, SerializedTopic
 
 if TYPE_CHECKING:
     from stratalog.store.store import Store
+    from stratalog.store.topic import Topic
 
 logger = logging.getLogger("stratalog")
 
@@ -69,12 +79,19 @@ class _Stop(reading.Stop):
 class _Member:
     """What a group knows of a consumer. Not the consumer itself: one that is dropped leaves the group."""
 
-    __slots__ = ("group", "stop", "topics")
+    __slots__ = ("group", "stop", "topics", "user")
 
     def __init__(self, group: str, topics: tuple[str, ...]) -> None:
         self.group = group
         self.topics = topics
         self.stop = _Stop()
+        self.user: threading.Thread | None = None
+        """The thread that reads."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody will take it out: it was dropped, or closed while its thread went another way."""
+        return self.stop.dropped or (self.stop.closed and self.user is not None and not self.user.is_alive())
 
 
 class Groups:
@@ -88,7 +105,7 @@ class Groups:
 
     def members(self, group: str) -> int:
         """Return how many consumers a group has here."""
-        return sum(not each.stop.dropped for each in self._members.get(group, ()))
+        return sum(not each.gone for each in self._members.get(group, ()))
 
     def join(self, member: _Member) -> None:
         """Take a consumer in; the others learn of it."""
@@ -118,7 +135,7 @@ class Groups:
 
         As Kafka's range assignor: each topic is cut into as many runs as consumers want it.
         """
-        for each in [each for each in self._members.get(member.group, ()) if each.stop.dropped]:
+        for each in [each for each in self._members.get(member.group, ()) if each.gone]:
             self.leave(each)
         with self._lock:
             members = list(self._members.get(member.group, ()))
@@ -164,31 +181,40 @@ class Consumer:
         store: Store,
         groups: Groups,
         group: str,
-        topics: Sequence[str],
+        topics: Sequence[str | SerializedTopic],
         *,
         reset: Reset = "earliest",
         auto_commit: bool = False,
         isolation: str = "read_uncommitted",
         timeout_s: float | None = None,
+        serde: Serde | None = None,
     ) -> None:
         self.group = check_text("group", group)
-        self.topics = tuple(dict.fromkeys(check_all("topics", topics, str, "topic names")))
+        given = check_list("topics", topics, "topic names")
+        self._serdes = {each.name: each.serde for each in given if isinstance(each, SerializedTopic)}
+        """Of topics that were given with serializers; the others have ``serde``."""
+        self._serde = serde if serde is not None and serde.reads else None
+        names = [each.name if isinstance(each, SerializedTopic) else each for each in given]
+        self.topics = tuple(dict.fromkeys(check_all("topics", names, str, "topic names")))
         if not self.group or not self.topics:
             raise InvalidArgumentError("a consumer needs the name of its group and at least one topic")
         if reset not in ("earliest", "latest", "error"):
             raise InvalidArgumentError(f"reset is 'earliest', 'latest' or 'error', not {reset!r}")
         for name in self.topics:
             store.topic(name)
+            pack_key(self.group, name, 0)  # a name that cannot be kept
         self._store = store
         self._groups = groups
         self._reset = reset
-        self._auto = auto_commit
+        self.auto_commit = auto_commit
         self._options = ReadOptions(
             isolation=check_isolation(isolation), follow=True, timeout_s=check_seconds("timeout_s", timeout_s)
         )
         self._member = _Member(self.group, self.topics)
         self._stop = self._member.stop
         self._parts: dict[TopicPartition, Part] = {}
+        self._read: dict[TopicPartition, Topic] = {}
+        """The topics of the partitions: one of the same name may be another one later."""
         self._positions: dict[TopicPartition, int] = {}
         """Behind the last record that was handed out."""
         self._handled: dict[TopicPartition, int] = {}
@@ -199,7 +225,6 @@ class Consumer:
         self._buffer: deque[Record] = deque()
         self._records: Iterator[Record] | None = None
         """What was there when it was last looked at; None: look again."""
-        self._user: threading.Thread | None = None
         self._next_commit_s = time.monotonic() + AUTO_COMMIT_S
         self._left = False
         groups.join(self._member)
@@ -223,29 +248,51 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Record]:
         """Records as they come; ends when the consumer is closed, or after its ``timeout_s`` without one."""
-        while found := self.poll(1):
-            yield found[0]
+        while True:
+            try:
+                found = self.poll(1)
+                record = found[0] if found else None
+            except BaseException:
+                self._take_back()
+                raise
+            if record is None:
+                return
+            yield record
 
     def poll(self, max_records: int = 500, timeout_s: float | None = None) -> list[Record]:
-        """Return the next records, at least one; none when it took ``timeout_s`` or the consumer is closed.
+        """Return the next records; an empty list after ``timeout_s`` or if the consumer is closed.
 
-        With ``auto_commit`` the records returned before are taken for handled.
+        With ``auto_commit`` the records returned by the previous call count as processed. A record that
+        cannot be deserialized is a `SerializationError`, at each call until `seek` passes its offset.
         """
         max_records = check_number("max_records", max_records, 1)
         timeout_s = self._options.timeout_s if timeout_s is None else check_seconds("timeout_s", timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self._user = threading.current_thread()
+        self._member.user = threading.current_thread()
         self._handled.update(self._positions)
+        try:
+            return self._next(max_records, deadline)
+        except BaseException:
+            self._take_back()
+            raise
+
+    def _take_back(self) -> None:
+        """Hand out again what an interrupt kept from the caller, and finish what it cut short."""
+        self._stop.again = True
+        self._buffer.clear()
+        self._records = None
+        for at, part in self._parts.items():
+            if at in self._handled:
+                part.offset = self._fetched[at] = self._positions[at] = self._handled[at]
+
+    def _next(self, max_records: int, deadline: float | None) -> list[Record]:
         while not self._stop.closed:
-            if self._auto:
+            if self.auto_commit:
                 self._commit_if_due()
             if self._stop.again or not self._buffer:
                 self._fill()
             if self._buffer:
-                found = [self._buffer.popleft() for _ in range(min(max_records, len(self._buffer)))]
-                for record in found:
-                    self._positions[record.topic, record.partition] = record.offset + 1
-                return found
+                return self._hand_out(max_records)
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0 and not self._stop.again:
                 return []
@@ -256,6 +303,24 @@ class Consumer:
                 self._stop.rest(until_s)
         self._leave()
         return []
+
+    def _hand_out(self, most: int) -> list[Record]:
+        """Take records from the buffer; one that cannot be deserialized stays, behind those before it."""
+        found: list[Record] = []
+        for _ in range(min(most, len(self._buffer))):
+            record = self._buffer[0]
+            serde = self._serdes.get(record.topic, self._serde)
+            if serde is not None:
+                try:
+                    record = serde.record(record)
+                except SerializationError:
+                    if found:
+                        break  # it is raised by the next call
+                    raise
+            self._buffer.popleft()
+            found.append(record)
+            self._positions[record.topic, record.partition] = record.offset + 1
+        return found
 
     def _fill(self) -> None:
         """Read some records ahead, from the partitions that are ours now."""
@@ -271,8 +336,11 @@ class Consumer:
             self._fetched[record.topic, record.partition] = record.offset + 1
         if error is not None:
             self._records = None  # it comes again when it is reached
-            if not self._buffer:
+            if not self._buffer and not isinstance(error, OffsetOutOfRangeError):
                 raise error
+            if not self._buffer:
+                self._leave_deleted()
+                return
         if not self._buffer:
             self._records = None
             if not self._stop():  # all of them are read: behind gaps and markers too
@@ -280,22 +348,35 @@ class Consumer:
                     end = max(part.offset or 0, self._fetched[at], self._positions[at])
                     self._positions[at] = self._handled[at] = self._fetched[at] = end
 
+    def _leave_deleted(self) -> None:
+        """Go on as ``reset`` says in partitions where retention has deleted the next record."""
+        for at in list(self._parts):
+            position = max(self._fetched[at], self._positions[at])
+            start = self._in_range(at, position)
+            if start != position:
+                self._go(at, start)
+        self._stop.again = True  # also when no time is left
+
     def _settle(self) -> None:
         """Give up partitions that others should have, and take those that are free."""
         again, self._stop.again = self._stop.again, False
         counts = {name: self._store.topic(name).partitions for name in self.topics}
         share = self._groups.share_of(self._member, counts)
-        if not again and share == self._parts.keys():
+        deleted = {at for at, topic in self._read.items() if topic.deleted}
+        if not again and not deleted and share == self._parts.keys():
             return
-        lost = self._parts.keys() - share
+        lost = {at for at in self._parts if at not in share or at in deleted}
         if lost:
-            if self._auto:
+            if self.auto_commit:
                 self._commit(self._handled)
-            for at in lost:
-                for known in (self._parts, self._positions, self._handled, self._fetched, self._committed):
+            for known in (self._positions, self._handled, self._fetched, self._committed):
+                for at in lost:
                     known.pop(at, None)
             self._buffer = deque(each for each in self._buffer if (each.topic, each.partition) not in lost)
             self._groups.give_up(self._member, lost)
+            for at in lost:
+                self._read.pop(at, None)
+                del self._parts[at]  # last: after an interrupt all of it is done again
         gained = self._groups.take(self._member, share) - self._parts.keys()
         for at in sorted(gained):
             self._begin(at, self._start_of(at))
@@ -314,14 +395,15 @@ class Consumer:
         if offset is not None and first <= offset <= end:
             return offset
         if self._reset == "error":
-            where = "committed nothing" if offset is None else f"committed offset {offset}"
+            did = "committed" if self._committed.get(at) == offset else "goes on at"
+            where = "committed nothing" if offset is None else f"{did} offset {offset}"
             raise OffsetOutOfRangeError(
                 f"group {self.group} {where} for {at[0]}-{at[1]}, which holds offsets {first} to {end - 1}",
                 offset=-1 if offset is None else offset,
                 first=first,
                 end=end,
             )
-        start = first if self._reset == "earliest" else end
+        start = first if self._reset == "earliest" else self._end_of(at)
         if offset is not None:
             logger.warning(
                 "group %s: offset %d of %s-%d is outside the log (%d to %d); it goes on from %d (reset=%s)",
@@ -329,9 +411,15 @@ class Consumer:
             )  # fmt: skip
         return start
 
+    def _end_of(self, at: TopicPartition) -> int:
+        """Return the first offset that this consumer cannot see yet."""
+        return self._store.topic(at[0]).high_watermark(at[1], self._options.isolation)
+
     def _begin(self, at: TopicPartition, offset: int) -> None:
-        part = self._store.topic(at[0]).part(at[1], offset, self._options)
+        topic = self._store.topic(at[0])
+        part = topic.part(at[1], offset, self._options)
         self._parts[at] = part
+        self._read[at] = topic
         self._positions[at] = self._handled[at] = self._fetched[at] = offset
 
     # -- positions -----------------------------------------------------------------------------------
@@ -342,37 +430,39 @@ class Consumer:
         return set(self._parts)
 
     def position(self, topic: str, partition: int = 0) -> int:
-        """The offset of the next record that is handed out; of a partition of this consumer."""
+        """Return the offset of the next record to deliver from a partition of this consumer."""
         self._begin_if_new()
         return self._positions[self._owned(topic, partition)]
 
+    def positions(self) -> dict[TopicPartition, int]:
+        """The offset of the next record in each partition of this consumer that was not deleted."""
+        return {at: offset for at, offset in self._positions.items() if not self._read[at].deleted}
+
     def committed(self, topic: str, partition: int = 0) -> int | None:
-        """The offset that the group committed; None when it committed none."""
-        found = self._groups.offsets.committed(self.group, topic, check_number("partition", partition, 0))
+        """Return the committed offset of the group; None if there is none."""
+        at = check_text("topic", topic), check_number("partition", partition, 0)
+        found = self._groups.offsets.committed(self.group, *at)
         return None if found is None else found.offset
 
     def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets each partition of this consumer has that were not handed out yet."""
+        """Return the number of offsets not yet delivered, for each partition of this consumer."""
         self._begin_if_new()
-        isolation = self._options.isolation
-        return {
-            (name, number): self._store.topic(name).high_watermark(number, isolation) - position
-            for (name, number), position in sorted(self._positions.items())
-        }
+        return {at: max(0, self._end_of(at) - position) for at, position in sorted(self._positions.items())}
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Go on from ``offset``, which must lie inside the log."""
+        """Continue from ``offset``, which must be inside the log."""
         self._begin_if_new()
         at = self._owned(topic, partition)
         self._go(at, check_number("offset", offset))
 
     def seek_to_time(self, moment: Moment, topic: str | None = None) -> None:
-        """Go on from the first records at or after a time, given as for `Topic.read`, in all partitions."""
+        """Continue in all partitions from the first record at or after a time, given as for `Topic.read`."""
         self._begin_if_new()
         for at in list(self._parts):
             if topic in (None, at[0]):
-                found = self._store.topic(at[0]).offset_for_time(at[1], moment)
-                self._go(at, self._store.topic(at[0]).high_watermark(at[1]) if found is None else found)
+                isolation = self._options.isolation
+                found = self._store.topic(at[0]).offset_for_time(at[1], moment, isolation=isolation)
+                self._go(at, self._end_of(at) if found is None else found)
 
     def _begin_if_new(self) -> None:
         """Take partitions before the first `poll`. Later only `poll` lets go of any: a record is in hand."""
@@ -386,7 +476,7 @@ class Consumer:
 
     def _owned(self, topic: str, partition: int) -> TopicPartition:
         at = (topic, check_number("partition", partition, 0))
-        if at not in self._parts:
+        if at not in self._positions:
             raise InvalidArgumentError(
                 f"{topic}-{partition} is not read by this consumer of {self.group}, which has"
                 f" {', '.join(f'{name}-{number}' for name, number in sorted(self._parts)) or 'nothing now'}"
@@ -396,43 +486,61 @@ class Consumer:
     # -- committing ----------------------------------------------------------------------------------
 
     def commit(self, record: Record | None = None, *, sync: bool = False) -> None:
-        """Commit the position of every partition: all records handed out so far are done.
+        """Commit the position of every partition: all records delivered so far are processed.
 
-        With a record, only up to that one, and only its partition. ``sync`` waits for the disk.
+        With a record: commit only its partition, up to that record. ``sync`` waits for the disk. Partitions
+        of a topic that was deleted are skipped.
         """
         if record is not None:
+            if not isinstance(record, Record):
+                raise wrong_type("record", "a Record that was read", record)
             at = self._owned(record.topic, record.partition)
-            self._commit({at: record.offset + 1}, sync)
+            self._commit({at: check_number("offset", record.offset, 0) + 1}, sync)
         else:
             self._commit(self._positions, sync)
 
     def _commit(self, offsets: Mapping[TopicPartition, int], sync: bool = False) -> None:
-        if self._left:
-            raise ClosedError(f"this consumer of {self.group} is closed")
-        changed = {at: offset for at, offset in offsets.items() if self._committed.get(at) != offset}
+        self.check_open()
+        changed = {
+            at: offset
+            for at, offset in offsets.items()
+            if self._committed.get(at) != offset and not self._read[at].deleted
+        }
         self._groups.offsets.commit(self.group, changed, sync=sync)
         self._committed.update(changed)
+        # A topic that is deleted meanwhile must not leave an offset to the next one of its name.
+        self._groups.offsets.forget(self.group, {at: None for at in changed if self._read[at].deleted})
+
+    def check_open(self) -> None:
+        """Raise ClosedError when this consumer has left its group."""
+        if self._left:
+            raise ClosedError(f"this consumer of {self.group} is closed")
+
+    def forget_committed(self) -> None:
+        """Commit the next position whatever was committed before: a transaction may have committed others."""
+        self._committed.clear()
 
     def _commit_if_due(self) -> None:
-        if self._auto and time.monotonic() >= self._next_commit_s:
+        if self.auto_commit and time.monotonic() >= self._next_commit_s:
             self._commit(self._handled)
             self._next_commit_s = time.monotonic() + AUTO_COMMIT_S
 
     def close(self) -> None:
-        """Leave the group. With ``auto_commit`` what was handled is committed first.
+        """Leave the group. With ``auto_commit`` processed records are committed first.
 
-        From another thread it only asks: the thread that reads leaves when it next wants a record, so that
-        nobody else gets one that it is still working on.
+        From another thread this is a request: the reading thread leaves when it asks for its next record, so
+        that no other consumer gets a record that is still being processed.
         """
         self._stop.ask()
-        if self._user in (None, threading.current_thread()) or not self._user.is_alive():
+        user = self._member.user
+        if user in (None, threading.current_thread()) or not user.is_alive():
             self._leave()
 
     def _leave(self) -> None:
         if self._left:
             return
         try:
-            if self._auto:
+            if self.auto_commit:
                 self._commit(self._handled)
         finally:
             self._left = True

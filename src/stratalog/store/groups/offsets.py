@@ -9,12 +9,12 @@ Crash policy: a commit is one append. It is as durable as an append to this topi
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from stratalog.errors import CorruptionError, InvalidArgumentError
+from stratalog.errors import InvalidArgumentError, UnstableOffsetCommitError
 from stratalog.model import Record
+from stratalog.wire import records as wire
 
 if TYPE_CHECKING:
     from stratalog.store.store import Store
@@ -30,10 +30,10 @@ CONFIG: Mapping[str, object] = {
     "key.index.enable": True,
 }
 MAX_NAME = 2**15 - 1
-_KEY_VERSION = 1
+STABLE_S = 10.0
+"""How long a look waits for the end of a transaction that commits offsets."""
+TABLE = "offsets"
 _VALUE_VERSION = 3
-_FLEXIBLE = 4
-"""From this version of a value on, strings are preceded by a varint."""
 
 TopicPartition = tuple[str, int]
 
@@ -58,76 +58,46 @@ def partition_of(group: str, partitions: int) -> int:
 
 def pack_key(group: str, topic: str, partition: int) -> bytes:
     """Return the key of a committed offset."""
-    return struct.pack(">h", _KEY_VERSION) + _string(group) + _string(topic) + struct.pack(">i", partition)
+    for name in (group, topic):
+        check_name(name)
+    return wire.pack_key(TABLE, "OffsetCommit", group=group, topic=topic, partition=partition)
 
 
 def pack_value(committed: CommittedOffset) -> bytes:
     """Return the value of a committed offset."""
-    return (
-        struct.pack(">hqi", _VALUE_VERSION, committed.offset, committed.leader_epoch)
-        + _string(committed.metadata)
-        + struct.pack(">q", committed.timestamp)
+    check_name(committed.metadata)
+    return wire.pack_value(
+        TABLE,
+        "OffsetCommit",
+        _VALUE_VERSION,
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.timestamp,
     )
 
 
 def parse_key(data: bytes) -> tuple[str, str, int] | None:
     """Return group, topic and partition; None for a record of another kind, about members and the like."""
-    try:
-        (version,) = struct.unpack_from(">h", data)
-        if version not in (0, _KEY_VERSION):
-            return None
-        group, at = _read_string(data, 2)
-        topic, at = _read_string(data, at)
-        (partition,) = struct.unpack_from(">i", data, at)
-    except (struct.error, UnicodeDecodeError) as error:
-        raise CorruptionError(f"a key of {OFFSETS_TOPIC} is cut short or garbled: {error}") from error
-    return group, topic, partition
+    kind, key = wire.parse_key(TABLE, data)
+    return (key.group, key.topic, key.partition) if kind.endswith("OffsetCommit") else None
 
 
 def parse_value(data: bytes) -> CommittedOffset:
     """Read a value of any version that Kafka ever wrote."""
+    value = wire.parse_value(TABLE, "OffsetCommit", data)
+    return CommittedOffset(value.offset, value.leader_epoch, value.metadata, value.commit_timestamp)
+
+
+def check_name(text: str) -> str:
+    """Return a name that Kafka's schema can hold; raise InvalidArgumentError for another."""
     try:
-        version, offset = struct.unpack_from(">hq", data)
-        at, epoch = 10, -1
-        if version >= _VALUE_VERSION:
-            (epoch,) = struct.unpack_from(">i", data, at)
-            at += 4
-        read = _read_compact if version >= _FLEXIBLE else _read_string
-        metadata, at = read(data, at)
-        (timestamp,) = struct.unpack_from(">q", data, at)
-    except (struct.error, UnicodeDecodeError, IndexError) as error:
-        raise CorruptionError(f"a value of {OFFSETS_TOPIC} is cut short or garbled: {error}") from error
-    return CommittedOffset(offset, epoch, metadata, timestamp)
-
-
-def _string(text: str) -> bytes:
-    data = text.encode()
-    if len(data) > MAX_NAME:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(f"{text[:20]!r} holds half a surrogate pair, which is not text") from None
+    if size > MAX_NAME:
         raise InvalidArgumentError(f"{text[:20]!r}… is longer than {MAX_NAME} bytes")
-    return struct.pack(">h", len(data)) + data
-
-
-def _read_string(data: bytes, at: int) -> tuple[str, int]:
-    (size,) = struct.unpack_from(">h", data, at)
-    end = at + 2 + max(size, 0)
-    if end > len(data):
-        raise struct.error("a string reaches past the end")
-    return data[at + 2 : end].decode(), end
-
-
-def _read_compact(data: bytes, at: int) -> tuple[str, int]:
-    size = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80 or shift > 28:
-            break
-    end = at + max(size - 1, 0)
-    if end > len(data):
-        raise struct.error("a string reaches past the end")
-    return data[at:end].decode(), end
+    return text
 
 
 def commit_records(
@@ -145,6 +115,21 @@ def forget_records(group: str, places: Iterable[TopicPartition]) -> list[Record]
     return [Record(None, pack_key(group, *at)) for at in places]
 
 
+def offsets_in(records: Iterable[Record]) -> dict[str, dict[TopicPartition, CommittedOffset]]:
+    """Return every group with what it committed last, by name, from the records of `__consumer_offsets`."""
+    found: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+    for record in records:
+        key = None if record.key is None else parse_key(record.key)
+        if key is None:
+            continue
+        group, topic, partition = key
+        if record.value is None:
+            found.get(group, {}).pop((topic, partition), None)
+        else:
+            found.setdefault(group, {})[topic, partition] = parse_value(record.value)
+    return {group: offsets for group, offsets in sorted(found.items()) if offsets}
+
+
 class GroupOffsets:
     """The committed offsets of a store. Thread-safe: every look and every commit goes to the topic."""
 
@@ -156,28 +141,32 @@ class GroupOffsets:
         kept = self._topic()
         if kept is None:
             return None
-        record = kept.get(pack_key(group, topic, partition), partition_of(group, kept.partitions))
+        number = partition_of(group, kept.partitions)
+        self._stable(kept, number)
+        record = kept.get(pack_key(group, topic, partition), number, isolation="read_committed")
         return None if record is None or record.value is None else parse_value(record.value)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, int], *, metadata: str = "", sync: bool = False
     ) -> None:
-        """Commit offsets of a group, all in one batch."""
+        """Commit offsets of a group, all in one batch; with ``sync`` those before are on disk too."""
         if not offsets:
+            kept = self._topic() if sync else None
+            if kept is not None:
+                kept.flush(partition_of(group, kept.partitions))
             return
-        kept = self._store.create_topic(OFFSETS_TOPIC, PARTITIONS, CONFIG, if_not_exists=True)
+        kept = self.topic_to_write()
         records = commit_records(group, offsets, self._store.partitions.context.clock.now_ms(), metadata)
         kept.append_many(records, partition=partition_of(group, kept.partitions), sync=sync)
 
     def all(self) -> dict[str, dict[TopicPartition, CommittedOffset]]:
         """Return every group with its committed offsets, by name."""
-        found: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        for group, at, committed in self._records():
-            if committed is None:
-                found.get(group, {}).pop(at, None)
-            else:
-                found.setdefault(group, {})[at] = committed
-        return {group: offsets for group, offsets in sorted(found.items()) if offsets}
+        kept = self._topic()
+        if kept is None:
+            return {}
+        for number in range(kept.partitions):
+            self._stable(kept, number)
+        return offsets_in(kept.read(order="partition", isolation="read_committed"))
 
     def forget(self, group: str, offsets: Mapping[TopicPartition, object]) -> None:
         """Delete committed offsets of a group."""
@@ -190,15 +179,35 @@ class GroupOffsets:
         for group, offsets in self.all().items():
             self.forget(group, {at: None for at in offsets if at[0] == topic})
 
+    def topic_to_write(self) -> Topic:
+        """Return the topic that offsets are committed to; create it when there is none."""
+        return self._topic() or self._store.create_topic(
+            OFFSETS_TOPIC, PARTITIONS, CONFIG, if_not_exists=True
+        )
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """True if a commit creates the topic first, or returns when it is on disk."""
+        kept = self._topic()
+        return kept is None or kept.config.flush_messages == 1
+
+    def _stable(self, kept: Topic, partition: int) -> None:
+        """Wait for transactions that are just being ended: commits behind them are not seen before that.
+
+        An older offset in place of those would have records handled again: it is an error.
+        """
+        if not self._store.read_only:
+            completion = kept.when(partition, "last_stable_offset", kept.high_watermark(partition))
+            try:
+                if not completion.wait(STABLE_S):
+                    raise UnstableOffsetCommitError(
+                        f"{OFFSETS_TOPIC}-{partition}: a transaction that commits offsets did not end within"
+                        f" {STABLE_S:g} s, and what was committed after it is not known before; try again"
+                    )
+            finally:
+                completion.cancel()
+
     def _topic(self) -> Topic | None:
         if OFFSETS_TOPIC not in self._store.partitions.entries:
             return None
         return self._store.topic(OFFSETS_TOPIC)
-
-    def _records(self) -> Iterator[tuple[str, TopicPartition, CommittedOffset | None]]:
-        kept = self._topic()
-        for record in () if kept is None else kept.read(order="partition"):
-            key = None if record.key is None else parse_key(record.key)
-            if key is not None:
-                group, topic, partition = key
-                yield group, (topic, partition), None if record.value is None else parse_value(record.value)

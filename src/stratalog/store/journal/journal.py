@@ -198,7 +198,7 @@ class Journal:
         fs, directories, files = self._context.fs, set(), []
         for file in entry.files:
             place = staging.check_name(file.name)
-            if (place.query, place.batch) != (entry.query, entry.batch):
+            if (place.query, place.batch) != (entry.query, entry.batch) and not place.is_job:
                 raise InvalidArgumentError(f"{file.name} was not staged for {entry.query}/{entry.batch}")
             writer = writer_of(self._partitions, file)
             writer.make_usable()

@@ -53,9 +53,12 @@ BATCH_BYTES = 1 << 20
 GATHERED_BYTES = 64 << 20
 """And up to this for all partitions of a task together."""
 
-_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
-_DIRECTORY = re.compile(r"([A-Za-z0-9._-]{1,100})@(\d{1,19})@([A-Za-z0-9._-]{1,64}@\d{1,10}@\d{1,20})")
-_NAME = re.compile(r"[A-Za-z0-9._@-]{1,255}/[A-Za-z0-9._-]{1,255}")
+JOB = "job-"
+"""Begins the id of a batch write. What is staged for one may be committed under another id: whether the write
+is a part of a micro-batch, and which, is known only when it is committed."""
+_ID = re.compile(r"[A-Za-z0-9._~-]{1,100}")
+_DIRECTORY = re.compile(r"([A-Za-z0-9._~-]{1,100})@(\d{1,19})@([A-Za-z0-9._-]{1,64}@\d{1,10}@\d{1,20})")
+_NAME = re.compile(r"[A-Za-z0-9._~@-]{1,255}/[A-Za-z0-9._-]{1,255}")
 _TOPIC_ID = re.compile(r"[^/]*/\d{6,}-[0-9a-f]{16}\.([A-Za-z0-9_-]{22})\..*")
 _MAKE_TRIES = 5
 
@@ -76,6 +79,10 @@ class Place(NamedTuple):
     def name(self) -> str:
         return f"{self.query}@{self.batch}@{self.owner}"
 
+    @property
+    def is_job(self) -> bool:
+        return self.query.startswith(JOB)
+
     @classmethod
     def parse(cls, name: str) -> Place | None:
         found = _DIRECTORY.fullmatch(name)
@@ -85,7 +92,9 @@ class Place(NamedTuple):
 def check_id(query: str, batch: int) -> None:
     """Names of queries become names of directories."""
     if not isinstance(query, str) or not _ID.fullmatch(query):
-        raise InvalidArgumentError(f"a query id is made of letters, digits, '.', '_' and '-', not {query!r}")
+        raise InvalidArgumentError(
+            f"a query id is made of letters, digits, '.', '_', '-' and '~', not {query!r}"
+        )
     if not isinstance(batch, int) or isinstance(batch, bool) or not 0 <= batch < 2**63:
         raise InvalidArgumentError(f"a batch id is a number from 0 on, not {batch!r}")
 

@@ -243,7 +243,7 @@ def verify(
 ) -> VerifyReport:
     """Check every CRC, offset, index and sidecar; ``progress`` is called with the bytes checked.
 
-    Without a topic, a log directory that is offline is damage too, and so are unreadable settings.
+    Without a topic, an offline log directory and unreadable settings are also reported as damage.
     """
     if not hasattr(store, "partitions"):
         raise wrong_type("store", "an open Store, as stratalog.open returns it", store)

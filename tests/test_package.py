@@ -1,0 +1,100 @@
+"""What is shipped: the sdist, the README as an index shows it, the extras, the image and the unit."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory) -> dict[str, bytes]:
+    """The files of an sdist, by their path in it; built from a copy, so that nothing is left here."""
+    place = tmp_path_factory.mktemp("sdist")
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, place / name)
+    env = os.environ | {"STRATALOG_NO_EXT": "1"}
+    command = [sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(place / "out")]
+    subprocess.run(command, cwd=place, env=env, check=True, capture_output=True)
+    (built,) = (place / "out").iterdir()
+    with tarfile.open(built) as archive:
+        return {
+            each.name.partition("/")[2]: archive.extractfile(each).read() for each in archive if each.isfile()
+        }
+
+
+def test_the_sdist_has_everything(sdist):
+    needed = [
+        path
+        for path in (ROOT / "src" / "stratalog").rglob("*")
+        if path.suffix in (".py", ".pxd", ".h", ".java")
+    ]
+    names = {str(path.relative_to(ROOT)) for path in needed} | {"src/stratalog/py.typed"}
+    names |= {"setup.py", "pyproject.toml", "LICENSE", "README.md", "Makefile", "CHANGELOG.md", "docs/CLI.md"}
+    names |= {"tests/conftest.py", "requirements/core.txt", "deploy/stratalog-janitor.service"}
+    assert names - sdist.keys() == set()
+    assert not [name for name in sdist if name.endswith((".so", ".pyc"))]
+
+
+def test_links_of_the_readme_are_absolute_on_an_index(sdist):
+    text = sdist["PKG-INFO"].decode()
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) > 15
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    base = PROJECT["urls"]["Repository"] + "/blob/main/"
+    ours = [link.removeprefix(base).partition("#")[0] for link in links if link.startswith(base)]
+    assert [name for name in ours if not (ROOT / name).exists()] == []
+
+
+def test_every_extra_installs_what_is_imported():
+    source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    for name, packages in PROJECT["optional-dependencies"].items():
+        for package in [] if name.startswith("dev") else packages:
+            module = {"protobuf": "google.protobuf"}.get(found := re.split(r"[<>=\[]", package)[0], found)
+            used = re.search(rf"(import |from |needed\(\"){re.escape(module)}\b", source)
+            assert used or module == "sqlalchemy", f"{name}: {package}"  # pyiceberg's catalog imports it
+
+
+def test_the_image_and_the_unit_run_a_command_that_exists():
+    image, unit = (
+        (ROOT / "Dockerfile").read_text(),
+        (ROOT / "deploy" / "stratalog-janitor.service").read_text(),
+    )
+    assert image.count("\nFROM ") == 2
+    assert "\nUSER stratalog\n" in image
+    assert 'CMD ["janitor", "--watch", "--every", "5m"]' in image
+    assert "stratalog janitor --watch --every 5m --json" in unit
+    from stratalog.cli.app import ORDER
+
+    assert {"janitor", "log-dirs"} <= set(ORDER)
+
+
+def test_systemd_accepts_the_unit(tmp_path):
+    tool = shutil.which("systemd-analyze")
+    if tool is None:
+        return  # systemd is not installed here
+    unit = (ROOT / "deploy" / "stratalog-janitor.service").read_text()
+    unit = unit.replace("/opt/stratalog/bin/stratalog", "/bin/true")
+    (tmp_path / "stratalog-janitor.service").write_text(unit)
+    done = subprocess.run(
+        [tool, "verify", str(tmp_path / "stratalog-janitor.service")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "stratalog-janitor.service:" not in done.stderr
