@@ -26,10 +26,10 @@ DELTA := .cache/delta-4.4.0/.ready
 SPARK43 := .cache/pyspark-4.3/.ready
 SPARK43_TESTS := $(addprefix tests/spark/test_,source_filters.py source_columns.py source_live.py source_golden.py stream_queries.py sink_stream.py)
 
-PARTS := $(addprefix $(VENV)/.,core dev docs spark bench)
+PARTS := $(addprefix $(VENV)/.,core dev docs spark bench wheel)
 KERNEL_SOURCES := $(filter-out %.c,$(wildcard src/stratalog/kernel/*.py src/stratalog/kernel/*.pxd src/stratalog/kernel/*.h))
 
-.PHONY: help setup demo check test lint style types quick-types imports tidy bench bench-spark interop spark-next crash explore crash-spark crash-pipelines fuzz docs lock clean
+.PHONY: help setup demo check test lint style types quick-types imports tidy bench bench-spark interop spark-next crash explore crash-spark crash-pipelines fuzz docs wheel lock clean
 
 help: ## this list
 	@echo "Stratalog: make TARGET"
@@ -114,17 +114,25 @@ docs: setup $(VENV)/.docs $(VENV)/.spark ## build the site into build/docs, stri
 	@$(PY) -m pytest -q tests/test_docs.py
 	@echo "docs: open build/docs/index.html"
 
+wheel: setup $(VENV)/.wheel ## an sdist, and a manylinux wheel for this Python, in dist/
+	@rm -rf dist build/wheel
+	@$(VENV)/bin/uv build --quiet --no-build-isolation --python $(PY) --sdist --out-dir dist .
+	@$(VENV)/bin/uv build --quiet --no-build-isolation --python $(PY) --wheel --out-dir build/wheel dist/*.tar.gz
+	@PATH="$(abspath $(VENV)/bin):$$PATH" $(VENV)/bin/auditwheel --quiet repair --wheel-dir dist build/wheel/*.whl
+	@ls dist
+
 lock: setup ## compile requirements/*.txt anew, with hashes; LOCKED=1 keeps the versions that are there
 	@compile() { $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' "$$@"; }; \
 	all=$$(mktemp); trap 'rm -f "$$all"' EXIT; \
 	$(if $(LOCKED),cat $(PARTS:$(VENV)/.%=requirements/%.txt) >"$$all";) \
-	compile $(if $(LOCKED),,--upgrade) pyproject.toml requirements/build.in --extra dev --extra dev-docs --extra dev-spark --extra dev-bench --output-file "$$all"; \
+	compile $(if $(LOCKED),,--upgrade) pyproject.toml requirements/build.in --extra dev --extra dev-docs --extra dev-spark --extra dev-bench --extra dev-wheel --output-file "$$all"; \
 	compile pyproject.toml requirements/build.in --constraint "$$all" --output-file requirements/core.txt; \
 	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev --output-file requirements/dev.txt; \
 	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev-docs --output-file requirements/docs.txt; \
 	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev-spark --output-file requirements/spark.txt; \
 	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev-bench --output-file requirements/bench.txt; \
+	compile pyproject.toml requirements/build.in --constraint "$$all" --extra dev-wheel --output-file requirements/wheel.txt; \
 	compile $(if $(LOCKED),,--upgrade) requirements/spark43.in --output-file requirements/spark43.txt
 
 clean: ## remove the environment, caches and everything built (.cache with the jars stays)
