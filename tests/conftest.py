@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,11 +26,14 @@ settings.load_profile("stratalog")
 
 
 def pytest_configure() -> None:
-    """Keep temporary directories below names that a store uses itself.
+    """Keep temporary directories below names that a store uses itself; let children be interrupted.
 
     A test whose pattern is meant for a partition or segment, and matches the directories above it too, fails
     on every machine, not on some. Workers of xdist get their directory from the process that started them.
+    A shell starts what runs in the background with SIGINT ignored, and every child would inherit that.
     """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_DEBUG_TEMPROOT" not in os.environ:
         root = Path(tempfile.gettempdir(), f"orders-0.log-{os.getuid()}", "t-0")
         root.mkdir(parents=True, exist_ok=True)

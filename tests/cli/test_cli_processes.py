@@ -117,8 +117,7 @@ def test_following_until_interrupted(tmp_path, partitions):
     stratalog(tmp_path, "topic", "create", "t", "--partitions", partitions)
     stratalog(tmp_path, "append", "t", stdin="before\n")
     env = os.environ | {"STRATALOG_DATA": str(tmp_path)}
-    # A shell starts what runs in the background with SIGINT ignored, and children inherit that.
-    command = ["env", "--default-signal=INT", sys.executable, "-m", "stratalog.cli"]
+    command = [sys.executable, "-m", "stratalog.cli"]
     command += ["read", "t", "--follow", "--from", "earliest"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
@@ -158,7 +157,7 @@ def test_interrupted_while_loading(tmp_path, module, lines):
     stratalog(tmp_path, "topic", "create", "t")
     stratalog(tmp_path, "append", "t", stdin="one\n")
     env = os.environ | {"STRATALOG_DATA": str(tmp_path)}
-    command = ["env", "--default-signal=INT", sys.executable, "-c", INTERRUPTED, module]
+    command = [sys.executable, "-c", INTERRUPTED, module]
     command += ["read", "t", "--to", "now"]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == ExitCode.INTERRUPTED, done.stderr
@@ -170,7 +169,7 @@ def test_interrupted_while_loading(tmp_path, module, lines):
 def test_an_interrupted_append_reports_what_was_acknowledged(tmp_path):
     stratalog(tmp_path, "topic", "create", "t")
     env = os.environ | {"STRATALOG_DATA": str(tmp_path)}
-    command = ["env", "--default-signal=INT", sys.executable, "-m", "stratalog.cli", "append", "t"]
+    command = [sys.executable, "-m", "stratalog.cli", "append", "t"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env) as writer:
         assert writer.stdin is not None
