@@ -38,7 +38,7 @@ help: ## this list
 
 setup: $(VENV)/.built $(VENV)/.dev ## an environment in .venv with the compiled kernel; Spark and the benchmarks' peers follow with the targets that need them
 
-demo: $(VENV)/.built $(VENV)/.spark ## a million events, a crash and a recovery, a segment's life, and Spark on top, in under two minutes
+demo: setup $(VENV)/.spark ## a million events, a crash and a recovery, a segment's life, a Kafka client, and Spark on top, in under two minutes
 	@tests/interop/need_jdk.sh
 	@$(PY) -m demo
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import stratalog
-from demo import steps
+from demo import clients, steps
 from demo.events import Events
 from demo.screen import Screen
 from stratalog import kernel
@@ -80,6 +80,8 @@ def run(screen: Screen, path: str, count: int, *, spark: bool) -> dict[str, obje
     facts |= steps.tear_and_recover(screen, path)
     screen.step("Follow one segment through its life")
     facts |= steps.live(screen, path, archive)
+    screen.step("Serve the store, and let a Kafka client produce and consume")
+    facts |= clients.run(screen, path, events)
     if spark:
         from demo import spark as in_spark
 
@@ -97,7 +99,7 @@ def _closing(path: str, keep: bool) -> list[str]:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m demo",
-        description="A million events in, found again, kept through a kill, and taken to Spark.",
+        description="A million events in, found again, kept through a kill, served to clients and to Spark.",
     )
     parser.add_argument("--events", type=int, default=DEFAULT_EVENTS, metavar="N", help="how many (1000000)")
     parser.add_argument("--dir", type=Path, help="where to put the store, which then stays")

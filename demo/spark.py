@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import stratalog
+from demo.clients import CLICKS
 from demo.events import ACTIONS, DAY_MS, Events
 from demo.screen import Screen
 from demo.steps import TOPIC, Facts
@@ -102,7 +103,19 @@ def count(screen: Screen, spark: SparkSession, store: Store, path: str) -> Facts
         f"{total:,} records by kind: Spark says in {taken_s:.1f} s what Python says in {python_s:.1f} s",
     )
     screen.row("Spark counts", f"{taken_s:.1f} s", f"{sum(by_spark.values()):,} records, in executors")
-    return {"spark_count_s": round(taken_s, 3), "spark_count": sum(by_spark.values())}
+    clicks = {
+        str(row["action"]): int(row["count"]) for row in _by_action(_read(spark, path, CLICKS)).collect()
+    }
+    screen.check(
+        "what the client wrote",
+        clicks == actions(store, CLICKS) and len(clicks) > 0,
+        f"{sum(clicks.values()):,} records that a Kafka client produced, counted by Spark from the segments",
+    )
+    return {
+        "spark_count_s": round(taken_s, 3),
+        "spark_count": sum(by_spark.values()),
+        "spark_clicks": sum(clicks.values()),
+    }
 
 
 def join(screen: Screen, spark: SparkSession, store: Store, path: str, archive: str) -> Facts:

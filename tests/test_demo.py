@@ -29,6 +29,7 @@ CHECKS = [
     "compacted",
     "archived",
     "every state",
+    "served",
 ]
 
 
@@ -47,7 +48,7 @@ def test_it_shows_every_step_and_checks_itself(tmp_path: Path) -> None:
     done = demo("--events", "5000", "--no-spark", TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stderr == ""
-    assert "12 of 12 checks passed" in done.stdout
+    assert "13 of 13 checks passed" in done.stdout
     assert "✗" not in done.stdout
     assert "sealed" in done.stdout
     assert "active" in done.stdout

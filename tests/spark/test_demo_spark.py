@@ -29,7 +29,7 @@ def test_it_ends_in_spark(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stderr == "", "no stray line"
-    assert "17 of 17 checks passed" in done.stdout
+    assert "19 of 19 checks passed" in done.stdout
     assert "Traceback" not in done.stdout
     for line in ("Spark counts", "Spark streams", "Spark joins", "Spark exports", "Spark itself"):
         assert line in done.stdout
