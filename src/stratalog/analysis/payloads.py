@@ -41,6 +41,8 @@ PLACE = ("partition", "offset")
 EXTRA = "'stratalog[payloads]'"
 MAX_DIGITS = 76
 """Of a decimal in Arrow, with 256 bits."""
+DEEPEST_SCHEMA = 100
+"""Levels of an Avro schema; Python versions differ in how deeply a function may call itself."""
 _FRAME = struct.Struct(">bI")
 _SUFFIXES = {"avro": ".avsc", "protobuf": ".desc"}
 
@@ -334,11 +336,19 @@ def _avro_schema(data: bytes) -> Any:
         schema = fastavro.parse_schema(json.loads(data))
     except Exception as error:  # the package raises many kinds, for input that is not ours
         raise PayloadError(f"not an Avro schema: {error}") from error
-    try:
-        _is_empty(schema, {})
-    except RecursionError as error:
-        raise PayloadError("a schema that is nested too deeply") from error
+    _refuse_deep(schema)
+    _is_empty(schema, {})
     return schema
+
+
+def _refuse_deep(schema: Any) -> None:
+    """Raise PayloadError if a schema is nested so deeply that functions that follow it might not end."""
+    level = [schema]
+    for _ in range(DEEPEST_SCHEMA):
+        level = [part for each in level for part in _parts(each)]
+        if not level:
+            return
+    raise PayloadError("a schema that is nested too deeply")
 
 
 def _parts(schema: Any) -> list[Any]:
