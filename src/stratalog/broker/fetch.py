@@ -1,8 +1,12 @@
 """Fetch: whole batches from the segments' files to the socket, at once or when there are enough.
 
 A request that finds less than it wants waits for the ends of its partitions, not in a thread: each of them
-wakes it once, and a timer ends it. Segments in the archive are read off the loop. There are no sessions:
-every answer has session id 0, which tells a client to send all its partitions each time.
+wakes it once, and a timer ends it. Segments in the archive are read off the loop. What a client fetches is
+kept between its requests (`stratalog.broker.sessions`): a long poll of thousands of idle partitions looks at
+none of them.
+
+Topics are looked up by id from version 13 on. The id alone names the log, so that no name can belong to
+another id: INCONSISTENT_TOPIC_ID, which Kafka answers in that case, cannot occur.
 """
 
 from __future__ import annotations
@@ -13,19 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 from stratalog.broker.codes import Code, code_of
 from stratalog.broker.loop import Timer
-from stratalog.broker.metadata import find_topic
+from stratalog.broker.metadata import find_topic, wrong_epoch
+from stratalog.broker.sessions import INITIAL, FetchedPartition, Session
 from stratalog.errors import StratalogError
 from stratalog.log.read.fetch import Fetched
 from stratalog.log.read.list_offsets import OffsetSpec
-from stratalog.log.write.log_end import Completion, End
+from stratalog.log.write.log_end import End
+from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.topic import Topic
 
 if TYPE_CHECKING:
     from stratalog.broker.server import Request
 
-COMMITTED = 1
-Answers = list[tuple[Any, list[Any]]]
-"""For each topic of a request, what its partitions answer."""
+BY_ID = 13
+"""The first version with topic ids."""
+Answers = list[tuple[FetchedPartition, Any]]
+"""What each partition that was looked at answers."""
 
 
 class _FileRange:
@@ -49,54 +56,59 @@ class _FileRange:
 
 def fetch(request: Request) -> None:
     """Answer with batches, or wait for them."""
-    body = request.body
-    if body.session_epoch > 0:
-        request.answer(request.response(error_code=Code.FETCH_SESSION_ID_NOT_FOUND))
+    now_s = time.monotonic()
+    session = request.broker.sessions.begin(request.body, by_id=request.version >= BY_ID, now_s=now_s)
+    if isinstance(session, Code):
+        request.answer(request.response(error_code=session))
         return
-    wait_s = max(0, body.max_wait_ms) / 1000
-    _Fetch(request, time.monotonic() + wait_s).look()
+    _Fetch(request, session, now_s + max(0, request.body.max_wait_ms) / 1000).look()
 
 
 class _Fetch:
     """One request until it is answered."""
 
-    def __init__(self, request: Request, deadline_s: float) -> None:
+    def __init__(self, request: Request, session: Session, deadline_s: float) -> None:
         self._request = request
+        self._session = session
         self._deadline_s = deadline_s
+        self._full = not session.id
+        """Every partition is answered, not only those with news."""
+        self._parts: list[FetchedPartition] = []
+        """Those that are being looked at."""
         self._timer: Timer | None = None
-        self._waits: list[Completion] = []
         self._looking = False
         self._done = False
 
     def look(self) -> None:
-        """Look at every partition; answer when that is enough or the time is up."""
+        """Look at every partition that may have news; answer when that is enough or the time is up."""
         if self._done or self._looking:
             return
         self._stop_waiting()
         if not self._request.connection.open:
-            self._done = True
+            self._left()
             return
-        if any(self._is_archived(topic, part) for topic, part in self._partitions()):
+        self._parts = list(self._session.ready.values())
+        if any(self._is_archived(part) for part in self._parts):
             self._looking = True
             self._request.off_loop(self._read, self._read_elsewhere)
             return
         self._judge(*self._read())
 
-    def _partitions(self) -> list[tuple[Any, Any]]:
-        return [(topic, part) for topic in self._request.body.topics for part in topic.partitions]
+    def _find(self, part: FetchedPartition) -> Topic | None:
+        return find_topic(self._request, part.name, part.topic_id)
 
-    def _find(self, topic: Any) -> Topic | None:
-        return find_topic(self._request, topic.topic, topic.topic_id)
-
-    def _is_archived(self, topic: Any, part: Any) -> bool:
-        found = self._find(topic)
-        if found is None or not found.config.remote_storage_enable:
+    def _is_archived(self, part: FetchedPartition) -> bool:
+        found = self._find(part)
+        if found is None:
+            return False
+        view = self._request.broker.store.partitions.registry.view(found.name, part.number)
+        if not isinstance(view, PartitionWriter) or not view.config.remote_storage_enable:
             return False
         try:
-            local = found.list_offset(part.partition, OffsetSpec.EARLIEST_LOCAL)
+            local = found.list_offset(part.number, OffsetSpec.EARLIEST_LOCAL)
         except (StratalogError, OSError):
             return False  # named by the fetch itself
-        return local is not None and part.fetch_offset < local.offset
+        return local is not None and part.offset < local.offset
 
     def _read_elsewhere(self, found: tuple[Answers, int, bool] | BaseException) -> None:
         self._looking = False
@@ -108,47 +120,46 @@ class _Fetch:
 
     def _read(self) -> tuple[Answers, int, bool]:
         """Fetch from every partition; return the answers, their bytes, and whether one failed."""
-        body = self._request.body
         most = self._request.broker.limits.fetch_max_bytes
-        left, total, failed = max(0, min(body.max_bytes, most)), 0, False
+        left, total, failed = max(0, min(self._request.body.max_bytes, most)), 0, False
         answers: Answers = []
-        for topic in body.topics:
-            parts: list[Any] = []
-            answers.append((topic, parts))
-            found = self._find(topic)
-            for part in topic.partitions:
-                made = self._one(found, part, min(left, max(0, part.partition_max_bytes)), total == 0)
-                size = 0 if made.records is None else _size(made.records)
-                left, total = max(0, left - size), total + size
-                failed = failed or made.error_code != Code.NONE
-                parts.append(made)
+        for part in self._parts:
+            made = self._one(part, min(left, max(0, part.max_bytes)), total == 0)
+            size = _size(made.records)
+            left, total = max(0, left - size), total + size
+            failed = failed or made.error_code != Code.NONE
+            answers.append((part, made))
         return answers, total, failed
 
-    def _one(self, topic: Topic | None, part: Any, max_bytes: int, first: bool) -> Any:
+    def _one(self, part: FetchedPartition, max_bytes: int, first: bool) -> Any:
         request = self._request
         made = request.response.struct("PartitionData")
+        topic = self._find(part)
         if topic is None:
-            unknown = Code.UNKNOWN_TOPIC_ID if request.version >= 13 else Code.UNKNOWN_TOPIC_OR_PARTITION
-            return made(partition_index=part.partition, error_code=unknown, high_watermark=-1, records=b"")
-        committed = request.body.isolation_level == COMMITTED
+            unknown = Code.UNKNOWN_TOPIC_ID if self._session.by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
+            return made(partition_index=part.number, error_code=unknown, high_watermark=-1, records=b"")
+        committed = self._session.committed
         try:
+            code = wrong_epoch(request, topic.name, part.number, part.leader_epoch)
+            if code:
+                return made(partition_index=part.number, error_code=code, high_watermark=-1, records=b"")
             found = topic.fetch(
-                part.partition,
-                part.fetch_offset,
+                part.number,
+                part.offset,
                 max_bytes,
                 "read_committed" if committed else "read_uncommitted",
                 minimum_one=first,
             )
         except (StratalogError, OSError) as error:
             return made(
-                partition_index=part.partition,
+                partition_index=part.number,
                 error_code=code_of(error),
                 high_watermark=-1,
                 records=b"",
             )
         aborted = request.response.struct("AbortedTransaction")
         return made(
-            partition_index=part.partition,
+            partition_index=part.number,
             high_watermark=found.high_watermark,
             last_stable_offset=found.last_stable_offset,
             log_start_offset=found.log_start_offset,
@@ -165,56 +176,103 @@ class _Fetch:
 
     def _judge(self, answers: Answers, total: int, failed: bool) -> None:
         left_s = self._deadline_s - time.monotonic()
-        enough = failed or left_s <= 0 or total >= self._request.body.min_bytes
-        # A client that left while this was read elsewhere waits for nothing: what it would get is released.
-        if not enough and self._request.connection.open and self._wait(left_s, answers):
-            for _, parts in answers:
-                for part in parts:
-                    if isinstance(part.records, _FileRange):
-                        part.records.release()
+        enough = failed or left_s <= 0 or total >= self._request.body.min_bytes or not self._session.parts
+        if not self._request.connection.open:  # it left while this was read elsewhere
+            self._left()
+        elif enough or not self._wait(left_s, answers):
+            self._answer(answers)
             return
+        for _, data in answers:
+            if isinstance(data.records, _FileRange):
+                data.records.release()
+
+    def _answer(self, answers: Answers) -> None:
         self._done = True
-        made = self._request.response
+        request, session = self._request, self._session
+        made = request.response
         topic = made.struct("FetchableTopicResponse")
-        self._request.answer(
+        if request.body.session_epoch == INITIAL:
+            request.broker.sessions.keep(session, request.connection)
+        told: dict[Any, list[Any]] = {}
+        for part, data in answers:
+            size, ends = _size(data.records), (data.high_watermark, data.log_start_offset)
+            if self._full or size or data.error_code or ends != part.told:
+                told.setdefault(part.key[0], []).append(data)
+                part.told = ends
+            if not session.id or part.key not in session.ready:
+                continue
+            if size:
+                session.ready[part.key] = session.ready.pop(part.key)  # each has its turn
+            elif not data.error_code and part.offset >= self._end(data):
+                del session.ready[part.key]
+                if not self._watch(part, data):
+                    session.ready[part.key] = part
+        if not session.id:
+            session.close()
+        request.answer(
             made(
+                session_id=session.id,
                 responses=[
-                    topic(topic=data.topic, topic_id=data.topic_id, partitions=parts)
-                    for data, parts in answers
-                ]
+                    topic(
+                        topic="" if session.by_id else place,
+                        topic_id=place if session.by_id else bytes(16),
+                        partitions=parts,
+                    )
+                    for place, parts in told.items()
+                ],
             )
         )
 
+    def _end(self, data: Any) -> int:
+        """Return how far the client may read."""
+        found: int = data.last_stable_offset if self._session.committed else data.high_watermark
+        return found
+
+    def _watch(self, part: FetchedPartition, data: Any) -> bool:
+        """Have the session told when a partition has more than was seen; False if it cannot be."""
+        end: End = "last_stable_offset" if self._session.committed else "high_watermark"
+        offset = max(self._end(data), part.offset) + 1
+        watch = part.watch
+        if watch is not None and not watch.done and (watch.end, watch.offset) == (end, offset):
+            return True
+        part.unwatch()
+        topic = self._find(part)
+        if topic is None:
+            return False
+        try:
+            part.watch = topic.when(part.number, end, offset)
+        except (StratalogError, OSError):
+            return False
+        part.watch.add_callback(partial(self._session.tell, part))
+        return True
+
     def _wait(self, left_s: float, seen: Answers) -> bool:
         """Look again when a partition has more than was seen, or the time is up; False if one cannot wait."""
-        committed = self._request.body.isolation_level == COMMITTED
-        end: End = "last_stable_offset" if committed else "high_watermark"
-        try:
-            for topic, parts in seen:
-                found = self._find(topic)
-                if found is None:
-                    self._stop_waiting()
-                    return False
-                for wanted, part in zip(topic.partitions, parts, strict=True):
-                    reached = part.last_stable_offset if committed else part.high_watermark
-                    wait = found.when(wanted.partition, end, max(reached, wanted.fetch_offset) + 1)
-                    self._waits.append(wait)
-                    wait.add_callback(lambda _: self._request.soon(self.look))
-        except (StratalogError, OSError):
-            self._stop_waiting()
+        if not all(self._watch(part, data) for part, data in seen):
             return False
-        loop = self._request.broker.loop
-        self._timer = loop.call_later(left_s, partial(self._request.soon, self.look))
-        self._request.connection.abandoned = self._stop_waiting
+        request = self._request
+        self._timer = request.broker.loop.call_later(left_s, partial(request.now, self.look))
+        self._session.waiting = partial(request.now, self.look)
+        self._session.give_up = self._give_up
+        request.connection.abandoned = self._left
         return True
+
+    def _give_up(self) -> None:
+        self._deadline_s = 0
+        self._request.now(self.look)
+
+    def _left(self) -> None:
+        """Wait for nothing more: the client left."""
+        self._done = True
+        self._stop_waiting()
+        if not self._session.id:
+            self._session.close()
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for wait in self._waits:
-            wait.cancel()
-        self._waits.clear()
+            self._session.waiting = self._session.give_up = None
 
 
 def _size(records: Any) -> int:

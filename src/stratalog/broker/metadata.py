@@ -43,6 +43,16 @@ def id_of(entry: TopicEntry) -> bytes:
     return NIL if entry.id is None else entry.id.bytes
 
 
+def wrong_epoch(request: Request, name: str, partition: int, epoch: int) -> Code:
+    """Return the code for a client whose leader epoch of a partition is another than ours; -1 is none."""
+    if epoch < 0:
+        return Code.NONE
+    ours = getattr(request.broker.store.partitions.view(name, partition), "leader_epoch", 0)
+    if epoch == ours:
+        return Code.NONE
+    return Code.FENCED_LEADER_EPOCH if epoch < ours else Code.UNKNOWN_LEADER_EPOCH
+
+
 # -- the broker --------------------------------------------------------------------------------------------
 
 

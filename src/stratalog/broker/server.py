@@ -23,6 +23,7 @@ from stratalog.broker import configs, fetch, metadata, offsets, produce
 from stratalog.broker.connection import Connection, Part
 from stratalog.broker.groups import committed, coordinator
 from stratalog.broker.loop import READ, EventLoop
+from stratalog.broker.sessions import Sessions
 from stratalog.errors import ClosedError, InvalidArgumentError
 from stratalog.store import Store
 from stratalog.wire.messages import Codec, codec
@@ -48,6 +49,7 @@ class Limits:
     connections_max_idle_ms: int = 600_000
     socket_send_buffer_bytes: int = 100 << 10
     fetch_max_bytes: int = 55 << 20
+    max_incremental_fetch_session_cache_slots: int = 1000
     group_initial_rebalance_delay_ms: int = 100
     """Kafka waits 3,000 ms, for many consumers on many machines."""
 
@@ -107,14 +109,15 @@ class Request:
     def soon(self, act: Callable[[], None]) -> None:
         """Call ``act`` in the loop; any thread may ask for it. An error in it closes the connection."""
 
-        def call() -> None:
-            try:
-                act()
-            except Exception:
-                self.connection.close("an unexpected error")
-                raise
+        self.broker.loop.call_soon(partial(self.now, act))
 
-        self.broker.loop.call_soon(call)
+    def now(self, act: Callable[[], None]) -> None:
+        """Call ``act`` in the loop's thread. An error in it closes the connection."""
+        try:
+            act()
+        except Exception:
+            self.connection.close("an unexpected error")
+            raise
 
     def off_loop(self, work: Callable[[], T], then: Callable[[T | BaseException], None]) -> None:
         """Do ``work`` in another thread, then call ``then`` with its result or its error in the loop."""
@@ -209,6 +212,7 @@ class Broker:
         self.cluster_id = store.cluster_id
         self.loop = EventLoop()
         self.groups = coordinator.Groups(self)
+        self.sessions = Sessions(self.loop, limits.max_incremental_fetch_session_cache_slots)
         self.connections: set[Connection] = set()
         self._by_ip: Counter[str] = Counter()
         self.pool = ThreadPoolExecutor(OFF_LOOP_THREADS, thread_name_prefix="stratalog-broker-work")
