@@ -30,7 +30,7 @@ SPARK43_TESTS := $(addprefix tests/spark/test_,source_filters.py source_columns.
 PARTS := $(addprefix $(VENV)/.,core dev docs spark bench wheel)
 KERNEL_SOURCES := $(filter-out %.c,$(wildcard src/stratalog/kernel/*.py src/stratalog/kernel/*.pxd src/stratalog/kernel/*.h))
 
-.PHONY: help setup demo check quick-tests test pythons lint style types quick-types imports tidy bench bench-spark interop spark-next crash explore crash-spark crash-pipelines fuzz docs wheel lock clean
+.PHONY: help setup demo check quick-tests test pythons lint style types quick-types imports tidy bench bench-spark bench-broker interop spark-next crash explore crash-spark crash-pipelines fuzz docs wheel lock clean
 
 help: ## this list
 	@echo "Stratalog: make TARGET"
@@ -95,6 +95,10 @@ bench: setup $(VENV)/.bench ## medians and ratios against other embedded stores;
 bench-spark: setup $(VENV)/.spark $(KAFKA) ## medians and ratios against Spark's Kafka connector and a real broker (a JDK, Maven once, half an hour)
 	@tests/interop/need_jdk.sh maven
 	@$(PY) -m bench.spark $(BENCH)
+
+bench-broker: setup $(VENV)/.bench $(KAFKA) ## the broker beside a warm Kafka 4.3.1 under the same loads (a JDK, Maven once, a C compiler, a quarter of an hour); BENCH="produce fsync" picks
+	@tests/interop/need_jdk.sh maven
+	@$(PY) -m bench.broker $(BENCH)
 
 interop: setup $(VENV)/.spark $(KAFKA) $(DELTA) ## with a real Kafka 4.3.1 broker and its dump tool, and Delta Lake's connector for Spark (needs a JDK 17 or later, and Maven once)
 	@tests/interop/need_jdk.sh
