@@ -74,4 +74,5 @@ SLOW = (
     "tests/test_examples.py",
     "tests/test_machine.py",
     "tests/test_package.py",
+    "tests/testing/test_testing_plugin.py",
 )
