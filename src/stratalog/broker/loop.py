@@ -16,7 +16,9 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from itertools import count
+from typing import TypeVarTuple
 
+Ts = TypeVarTuple("Ts")
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 SWEEP = 1024
 """The least number of timers among which those that were taken back are looked for."""
@@ -52,6 +54,7 @@ class EventLoop:
         # that got this number.
         weakref.finalize(self, os.close, self._wake)
         self._stopped = False
+        self._asleep = False
         self.watch(self._wake, READ, self._woken)
 
     def watch(self, fd: int, events: int, act: Callable[[int], None]) -> None:
@@ -71,8 +74,13 @@ class EventLoop:
     def call_soon(self, act: Callable[[], None]) -> None:
         """Call ``act`` in the loop's thread; any thread may ask for it."""
         self._calls.append(act)
-        with contextlib.suppress(BlockingIOError):  # it is awake already
-            os.eventfd_write(self._wake, 1)
+        if self._asleep:  # else it looks for calls before it sleeps
+            with contextlib.suppress(BlockingIOError):  # it is awake already
+                os.eventfd_write(self._wake, 1)
+
+    def at_end_of_turn(self, act: Callable[[], None]) -> None:
+        """Call ``act`` after what is ready now. Only for the loop's own thread: it wakes nobody."""
+        self._calls.append(act)
 
     def call_later(self, delay_s: float, act: Callable[[], None]) -> Timer:
         """Call ``act`` after a time."""
@@ -92,15 +100,18 @@ class EventLoop:
     def run(self) -> None:
         """Serve until `stop`. An error in a call is logged and ends that call alone."""
         while not self._stopped:
-            for fd, events in self._epoll.poll(self._timeout_s()):
+            self._asleep = True  # before calls are looked for: one that comes after that wakes
+            found = self._epoll.poll(self._timeout_s())
+            self._asleep = False
+            for fd, events in found:
                 act = self._ready.get(fd)
                 if act is not None:
-                    self._try(lambda act=act, events=events: act(events))  # type: ignore[misc]
+                    self.attempt(act, events)
             now = time.monotonic()
             while self._timers and self._timers[0][0] <= now:
                 timer = heapq.heappop(self._timers)[2]
                 if timer.act is not None:
-                    self._try(timer.act)
+                    self.attempt(timer.act)
             self._make_calls()
 
     def close(self) -> None:
@@ -117,15 +128,16 @@ class EventLoop:
 
     def _make_calls(self) -> None:
         for _ in range(len(self._calls)):
-            self._try(self._calls.popleft())
+            self.attempt(self._calls.popleft())
 
     def _woken(self, _: int) -> None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
 
     @staticmethod
-    def _try(act: Callable[[], None]) -> None:
+    def attempt(act: Callable[[*Ts], None], *args: *Ts) -> None:
+        """Call ``act``; log an error in it."""
         try:
-            act()
+            act(*args)
         except Exception:  # noqa: BLE001 - a mistake in one call must not end the others
             _log.exception("an unexpected error in the broker")

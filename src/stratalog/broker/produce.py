@@ -9,7 +9,6 @@ from stratalog.broker.codes import Code, code_of
 from stratalog.broker.metadata import INTERNAL, find_topic
 from stratalog.errors import StratalogError
 from stratalog.format import batch as batches
-from stratalog.log.write.log_end import Completion
 
 if TYPE_CHECKING:
     from stratalog.broker.server import Request
@@ -84,10 +83,11 @@ class _Answer:
                 return made(index=part.index, error_code=Code.INVALID_TXN_STATE, base_offset=-1)
             placed = topic.append_batches(part.index, part.records, wait=False)
             if placed.flush_due:  # readers see it from then on, also where nobody waits
-                durable = topic.durable(part.index, placed.last_offset + 1)
+                waiter = None
                 if request.body.acks:
                     self._left += 1
-                    durable.add_callback(partial(self._synced_elsewhere, parts, at))
+                    waiter = partial(self._synced, parts, at)
+                request.broker.syncs.add(topic, part.index, placed.last_offset + 1, waiter)
             return made(
                 index=part.index,
                 base_offset=placed.base_offset,
@@ -111,14 +111,10 @@ class _Answer:
             error_message=str(error),
         )
 
-    def _synced_elsewhere(self, parts: list[Any], at: int, done: Completion) -> None:
-        """In the thread that synced, under the partition's lock."""
-        self._request.soon(partial(self._synced, parts, at, done.error))
-
     def _synced(self, parts: list[Any], at: int, error: BaseException | None) -> None:
         if error is not None:
             parts[at] = self._failed(parts[at].index, error)
-        self.finish()
+        self._request.now(self.finish)
 
 
 def _refuse(request: Request, code: Code) -> None:

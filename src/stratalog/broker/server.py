@@ -24,6 +24,7 @@ from stratalog.broker.connection import Connection, Part
 from stratalog.broker.groups import committed, coordinator
 from stratalog.broker.loop import READ, EventLoop
 from stratalog.broker.sessions import Sessions
+from stratalog.broker.syncing import Syncs
 from stratalog.errors import ClosedError, InvalidArgumentError
 from stratalog.store import Store
 from stratalog.wire.messages import Codec, codec
@@ -211,6 +212,7 @@ class Broker:
         self.apis = _apis()
         self.cluster_id = store.cluster_id
         self.loop = EventLoop()
+        self.syncs = Syncs(self.loop)
         self.groups = coordinator.Groups(self)
         self.sessions = Sessions(self.loop, limits.max_incremental_fetch_session_cache_slots)
         self.connections: set[Connection] = set()
