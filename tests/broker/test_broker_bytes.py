@@ -31,6 +31,8 @@ class Wire:
 
     def frame(self, name: str, version: int, number: int = 1, **fields: Any) -> bytes:
         made, header = codec(f"{name}Request"), codec("RequestHeader", "headers")
+        if name == "ApiVersions":
+            fields = {"client_software_name": "t", "client_software_version": "1"} | fields
         head = header.encode(
             header(
                 request_api_key=made.id, request_api_version=version, correlation_id=number, client_id="t"

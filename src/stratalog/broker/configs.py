@@ -11,16 +11,42 @@ from typing import TYPE_CHECKING, Any
 from stratalog.broker.codes import Code, code_of
 from stratalog.config import ConfigEntry, describe_broker, topic_config
 from stratalog.config.topic import change_lists
-from stratalog.errors import ConfigError, InvalidArgumentError, StratalogError
+from stratalog.errors import InvalidArgumentError, StratalogError
+from stratalog.log.names import validate_topic
 
 if TYPE_CHECKING:
     from stratalog.broker.server import Request
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+KINDS = {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
 SOURCES = {"topic": 1, "broker": 4, "default": 5}
 NOT_HERE = "the broker's settings are given when its store is opened"
+
+
+def list_config_resources(request: Request) -> None:
+    """Tell what has settings: topics and this broker. Groups and client metrics have no settings."""
+    made = request.response
+    kinds = set(request.body.resource_types) or ({CLIENT_METRICS} if request.version == 0 else KINDS)
+    if not kinds <= KINDS:
+        request.answer(made(error_code=Code.UNSUPPORTED_VERSION))
+        return
+    resource = made.struct("ConfigResource")
+    names = {
+        TOPIC: sorted(request.broker.store.partitions.entries),
+        BROKER: [str(request.broker.node_id)],
+        BROKER_LOGGER: [str(request.broker.node_id)],
+    }
+    request.answer(
+        made(
+            config_resources=[
+                resource(resource_name=name, resource_type=kind)
+                for kind in sorted(kinds)
+                for name in names.get(kind, ())
+            ]
+        )
+    )
 
 
 def describe_configs(request: Request) -> None:
@@ -54,8 +80,11 @@ def describe_configs(request: Request) -> None:
 def _entries(request: Request, kind: int, name: str) -> list[ConfigEntry]:
     store = request.broker.store
     if kind == TOPIC:
+        validate_topic(name)
         return store.describe_topic(name)
-    if kind == BROKER and name in ("", str(request.broker.node_id)):
+    if kind == BROKER and name == "":
+        return []  # what is set for all brokers alike: nothing, there is one
+    if kind == BROKER and name == str(request.broker.node_id):
         return describe_broker(store.config)
     raise InvalidArgumentError(f"there are no settings of kind {kind} and name {name!r}")
 
@@ -70,8 +99,8 @@ def _told(request: Request, entry: ConfigEntry, *, read_only: bool) -> Any:
         elif entry.source == "broker":
             name = entry.broker_name or entry.name
             synonyms.append(synonym(name=name, value=entry.value, source=SOURCES["broker"]))
-        name = entry.broker_name or entry.name
-        synonyms.append(synonym(name=name, value=entry.default, source=SOURCES["default"]))
+        if entry.broker_name is not None:
+            synonyms.append(synonym(name=entry.broker_name, value=entry.default, source=SOURCES["default"]))
     return made.struct("DescribeConfigsResourceResult")(
         name=entry.name,
         value=entry.value,
@@ -81,6 +110,12 @@ def _told(request: Request, entry: ConfigEntry, *, read_only: bool) -> Any:
         config_type=TYPES.get(entry.type, 0),
         documentation=entry.doc if request.body.include_documentation else None,
     )
+
+
+def created_configs(request: Request, entries: list[ConfigEntry]) -> list[Any]:
+    """Return the settings of a topic as CreateTopics answers them."""
+    made = request.response.struct("CreatableTopicConfigs")
+    return [made(name=each.name, value=each.value, config_source=SOURCES[each.source]) for each in entries]
 
 
 def incremental_alter_configs(request: Request) -> None:
@@ -96,7 +131,7 @@ def incremental_alter_configs(request: Request) -> None:
             if any(setting.name in known for known in by.values()):
                 raise InvalidArgumentError(f"{setting.name} is there twice")
             if setting.value is None and setting.config_operation != DELETE:
-                raise ConfigError(f"{setting.name} needs a value")
+                raise InvalidArgumentError(f"{setting.name} needs a value")
             by[setting.config_operation][setting.name] = setting.value
         changes = by[SET] | dict.fromkeys(by[DELETE])
         _alter(request, each.resource_name, changes, by[APPEND], by[SUBTRACT])

@@ -136,13 +136,14 @@ class _Fetch:
         made = request.response.struct("PartitionData")
         topic = self._find(part)
         if topic is None:
-            unknown = Code.UNKNOWN_TOPIC_ID if self._session.by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
-            return made(partition_index=part.number, error_code=unknown, high_watermark=-1, records=b"")
+            return self._failed(
+                part, Code.UNKNOWN_TOPIC_ID if self._session.by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
+            )
         committed = self._session.committed
         try:
             code = wrong_epoch(request, topic.name, part.number, part.leader_epoch)
             if code:
-                return made(partition_index=part.number, error_code=code, high_watermark=-1, records=b"")
+                return self._failed(part, code)
             found = topic.fetch(
                 part.number,
                 part.offset,
@@ -151,12 +152,7 @@ class _Fetch:
                 minimum_one=first,
             )
         except (StratalogError, OSError) as error:
-            return made(
-                partition_index=part.number,
-                error_code=code_of(error),
-                high_watermark=-1,
-                records=b"",
-            )
+            return self._failed(part, code_of(error))
         aborted = request.response.struct("AbortedTransaction")
         return made(
             partition_index=part.number,
@@ -172,6 +168,15 @@ class _Fetch:
                 else None
             ),
             records=found.data if found.file is None else _FileRange(found),
+        )
+
+    def _failed(self, part: FetchedPartition, code: Code) -> Any:
+        return self._request.response.struct("PartitionData")(
+            partition_index=part.number,
+            error_code=code,
+            high_watermark=-1,
+            aborted_transactions=None,
+            records=b"",
         )
 
     def _judge(self, answers: Answers, total: int, failed: bool) -> None:

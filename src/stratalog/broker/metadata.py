@@ -1,17 +1,23 @@
-"""What there is: ApiVersions, Metadata, DescribeCluster; topics created, grown and deleted.
+"""What there is: ApiVersions, Metadata, DescribeTopicPartitions; topics created, grown and deleted.
 
 A store is one broker, leader of every partition and the only replica.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stratalog.broker.cluster import CLUSTER_OPERATIONS, NOT_ASKED
 from stratalog.broker.codes import Code, code_of
-from stratalog.errors import InvalidArgumentError, StratalogError, UnknownTopicError
+from stratalog.broker.configs import created_configs
+from stratalog.config import describe, parse_overrides
+from stratalog.errors import InvalidArgumentError, InvalidTopicError, StratalogError, UnknownTopicError
+from stratalog.log.names import validate_topic
 from stratalog.store.catalog import TopicEntry
 from stratalog.store.topic import Topic
 
@@ -20,8 +26,12 @@ if TYPE_CHECKING:
 
 NIL = bytes(16)
 INTERNAL = ("__consumer_offsets", "__transaction_state")
-NOT_ASKED = -(2**31)
-"""Authorized operations: nobody asked for them."""
+ONE_BROKER = "there is one broker, with id 1"
+TOPIC_OPERATIONS = 0b1101_1111_1000
+"""All operations on a topic, as the bits of Kafka's `AclOperation`: nobody's rights are checked."""
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+MAX_PARTITIONS_TOLD = 2000
+"""The most partitions in one answer of DescribeTopicPartitions, as in Kafka."""
 
 
 def find_topic(request: Request, name: str, topic_id: bytes) -> Topic | None:
@@ -58,6 +68,12 @@ def wrong_epoch(request: Request, name: str, partition: int, epoch: int) -> Code
 
 def api_versions(request: Request) -> None:
     """Tell which requests are served, in which versions."""
+    body = request.body
+    if request.version >= 3 and not (
+        _SOFTWARE.fullmatch(body.client_software_name) and _SOFTWARE.fullmatch(body.client_software_version)
+    ):
+        request.answer(request.response(error_code=Code.INVALID_REQUEST))
+        return
     request.answer(_api_versions(request))
 
 
@@ -77,22 +93,6 @@ def _api_versions(request: Request) -> Any:
     )
 
 
-def describe_cluster(request: Request) -> None:
-    """Tell where this broker is."""
-    broker, made = request.broker, request.response
-    node = made.struct("DescribeClusterBroker")
-    host, port = broker.advertised
-    request.answer(
-        made(
-            endpoint_type=request.body.endpoint_type,
-            cluster_id=broker.cluster_id,
-            controller_id=broker.node_id,
-            brokers=[node(broker_id=broker.node_id, host=host, port=port)],
-            cluster_authorized_operations=NOT_ASKED,
-        )
-    )
-
-
 # -- topics ------------------------------------------------------------------------------------------------
 
 
@@ -103,7 +103,7 @@ def metadata(request: Request) -> None:
     if asked is None or (request.version == 0 and not asked):
         _tell(request, [(name, NIL) for name in sorted(broker.store.partitions.entries)])
         return
-    wanted = [(each.name or "", each.topic_id) for each in asked]
+    wanted = list(dict.fromkeys((each.name or "", each.topic_id) for each in asked))
     registry = broker.store.partitions.registry
     missing = [name for name, _ in wanted if name and name not in INTERNAL and registry.topic(name) is None]
     create = broker.auto_create_topics and (request.version < 4 or body.allow_auto_topic_creation)
@@ -140,26 +140,33 @@ def _tell(
             cluster_id=broker.cluster_id,
             controller_id=broker.node_id,
             topics=[_topic(request, name, topic_id, failed or {}) for name, topic_id in wanted],
-            cluster_authorized_operations=NOT_ASKED,
+            cluster_authorized_operations=(
+                CLUSTER_OPERATIONS if request.body.include_cluster_authorized_operations else NOT_ASKED
+            ),
         )
     )
 
 
 def _topic(request: Request, name: str, topic_id: bytes, failed: dict[str, Code]) -> Any:
     broker, made = request.broker, request.response
-    topic, part = made.struct("MetadataResponseTopic"), made.struct("MetadataResponsePartition")
+    of = made.name  # the structs of both answers that tell about topics
+    topic, part = made.struct(f"{of}Topic"), made.struct(f"{of}Partition")
     registry = broker.store.partitions.registry
     entry = registry.topic(name) if name else registry.topic_by_id(uuid.UUID(bytes=topic_id))
+    told_all = getattr(request.body, "include_topic_authorized_operations", True)
+    operations = TOPIC_OPERATIONS if told_all else NOT_ASKED
     if entry is None:
-        unknown = Code.UNKNOWN_TOPIC_OR_PARTITION if name else Code.UNKNOWN_TOPIC_ID
         return topic(
-            error_code=failed.get(name, unknown),
+            error_code=failed.get(name) or _why_unknown(name),
             name=name or (None if request.version >= 12 else ""),
             topic_id=topic_id,
-            topic_authorized_operations=NOT_ASKED,
+            topic_authorized_operations=operations if name else NOT_ASKED,
         )
     views = registry.views(entry.name)
     me = [broker.node_id]
+    more: dict[str, Any] = {}
+    if of.startswith("Describe"):
+        more = {"eligible_leader_replicas": (), "last_known_elr": ()}
     return topic(
         name=entry.name,
         topic_id=id_of(entry),
@@ -172,6 +179,7 @@ def _topic(request: Request, name: str, topic_id: bytes, failed: dict[str, Code]
                 leader_epoch=getattr(views[number], "leader_epoch", 0),
                 replica_nodes=me,
                 isr_nodes=me,
+                **more,
             )
             if number < len(views) and views[number] is not None
             else part(
@@ -181,11 +189,50 @@ def _topic(request: Request, name: str, topic_id: bytes, failed: dict[str, Code]
                 replica_nodes=me,
                 isr_nodes=(),
                 offline_replicas=me,
+                **more,
             )
             for number in range(entry.partitions)
         ],
-        topic_authorized_operations=NOT_ASKED,
+        topic_authorized_operations=operations,
     )
+
+
+def _why_unknown(name: str) -> Code:
+    if not name:
+        return Code.UNKNOWN_TOPIC_ID
+    try:
+        validate_topic(name)
+    except InvalidTopicError:
+        return Code.INVALID_TOPIC_EXCEPTION
+    return Code.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def describe_topic_partitions(request: Request) -> None:
+    """Tell about topics, some partitions at a time: a cursor names the one to go on with."""
+    body, made = request.body, request.response
+    cursor = body.cursor
+    place = made.struct("Cursor")
+    left = max(1, min(body.response_partition_limit, MAX_PARTITIONS_TOLD))
+    names = {each.name for each in body.topics} or set(request.broker.store.partitions.entries)
+    told: list[Any] = []
+    following = None
+    for name in sorted(names):
+        if cursor is not None and name < cursor.topic_name:
+            continue
+        first = 0
+        if cursor is not None and name == cursor.topic_name:
+            first = max(0, cursor.partition_index)
+        if left == 0:
+            following = place(topic_name=name, partition_index=first)
+            break
+        facts = _topic(request, name, NIL, {})
+        parts = facts.partitions[first : first + left]
+        told.append(facts._replace(partitions=parts))
+        left -= len(parts)
+        if first + len(parts) < len(facts.partitions):
+            following = place(topic_name=name, partition_index=first + len(parts))
+            break
+    request.answer(made(topics=told, next_cursor=following))
 
 
 def create_topics(request: Request) -> None:
@@ -199,22 +246,33 @@ def create_topics(request: Request) -> None:
             return refused(
                 each, Code.INVALID_REPLICATION_FACTOR, "there is one broker: replication.factor is 1"
             )
+        placed = sorted(part.partition_index for part in each.assignments)
+        if placed != list(range(len(placed))):
+            return refused(each, Code.INVALID_REPLICA_ASSIGNMENT, f"partitions {placed}: they begin with 0")
         if any(tuple(part.broker_ids) != (request.broker.node_id,) for part in each.assignments):
-            return refused(each, Code.INVALID_REPLICA_ASSIGNMENT, "there is one broker, with id 1")
+            return refused(each, Code.INVALID_REPLICA_ASSIGNMENT, ONE_BROKER)
         if count == 0 or count < -1:
             return refused(each, Code.INVALID_PARTITIONS, f"{count} partitions")
         config = {setting.name: setting.value for setting in each.configs}
         store = request.broker.store
         if request.body.validate_only:
             store.check_new_topic(each.name, None if count == -1 else count, config)
-            return result(name=each.name, num_partitions=count, replication_factor=1)
+            return result(
+                name=each.name,
+                error_message=None,
+                num_partitions=store.config.get_int("num.partitions") if count == -1 else count,
+                replication_factor=1,
+                configs=created_configs(request, describe(store.config, parse_overrides(config))),
+            )
         topic = store.create_topic(each.name, None if count == -1 else count, config)
         entry = store.partitions.entry(topic.name)
         return result(
             name=each.name,
             topic_id=id_of(entry),
+            error_message=None,
             num_partitions=topic.partitions,
             replication_factor=1,
+            configs=created_configs(request, describe(store.config, entry.overrides)),
         )
 
     def refused(each: Any, code: Code, why: str) -> Any:
@@ -255,6 +313,12 @@ def create_partitions(request: Request) -> None:
         known = store.topic(each.name).partitions
         if each.count <= known:
             return refused(each, Code.INVALID_PARTITIONS, f"{each.name} has {known} partitions")
+        placed = each.assignments
+        if placed is not None and len(placed) != each.count - known:
+            why = f"{len(placed)} replicas for {each.count - known} partitions"
+            return refused(each, Code.INVALID_REPLICA_ASSIGNMENT, why)
+        if any(tuple(part.broker_ids) != (request.broker.node_id,) for part in placed or ()):
+            return refused(each, Code.INVALID_REPLICA_ASSIGNMENT, ONE_BROKER)
         if not request.body.validate_only:
             store.add_partitions(each.name, each.count)
         return result(name=each.name, error_message=None)
@@ -274,13 +338,15 @@ def _for_each(
 ) -> None:
     """Do something to each of several things off the loop; one that fails does not keep the others."""
 
+    counts = Counter(each.name for each in wanted if each.name)
+    once = list({each.name or id(each): each for each in wanted}.values())
+
     def work() -> list[Any]:
-        found, seen = [], set()
-        for each in wanted:
+        found = []
+        for each in once:
             try:
-                if each.name in seen and each.name:
+                if counts[each.name] > 1:
                     raise InvalidArgumentError(f"{each.name!r} is there twice")
-                seen.add(each.name)
                 found.append(act(each))
             except (StratalogError, OSError) as error:
                 found.append(refused(each, code_of(error), str(error)))
@@ -289,7 +355,7 @@ def _for_each(
     def then(found: list[Any] | BaseException) -> None:
         if isinstance(found, BaseException):
             error = found
-            found = [refused(each, code_of(error), str(error)) for each in wanted]
+            found = [refused(each, code_of(error), str(error)) for each in once]
         request.answer(answer(found))
 
     request.off_loop(work, then)

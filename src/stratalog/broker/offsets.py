@@ -6,12 +6,23 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stratalog.broker.codes import Code, code_of
+from stratalog.broker.metadata import wrong_epoch
 from stratalog.errors import StratalogError
+from stratalog.log.read.list_offsets import OffsetSpec
 
 if TYPE_CHECKING:
     from stratalog.broker.server import Request
 
 COMMITTED = 1
+NEVER = 2**15
+SINCE = {
+    OffsetSpec.LATEST: 0,
+    OffsetSpec.EARLIEST: 0,
+    OffsetSpec.MAX_TIMESTAMP: 7,
+    OffsetSpec.EARLIEST_LOCAL: 8,
+    OffsetSpec.LATEST_TIERED: 9,
+}
+"""From which version on an offset may be asked for by its name."""
 
 
 def list_offsets(request: Request) -> None:
@@ -21,9 +32,13 @@ def list_offsets(request: Request) -> None:
     isolation = "read_committed" if request.body.isolation_level == COMMITTED else "read_uncommitted"
 
     def find(name: str, each: Any) -> Any:
-        found = request.broker.store.topic(name).list_offset(
-            each.partition_index, each.timestamp, isolation=isolation
-        )
+        if each.timestamp < 0 and request.version < SINCE.get(each.timestamp, NEVER):
+            return failed(each, Code.UNSUPPORTED_VERSION)
+        topic = request.broker.store.topic(name)
+        code = wrong_epoch(request, name, each.partition_index, each.current_leader_epoch)
+        if code:
+            return failed(each, code)
+        found = topic.list_offset(each.partition_index, each.timestamp, isolation=isolation)
         if found is None:
             return part(partition_index=each.partition_index, offset=-1)
         return part(
@@ -51,7 +66,11 @@ def offset_for_leader_epoch(request: Request) -> None:
     topic, part = made.struct("OffsetForLeaderTopicResult"), made.struct("EpochEndOffset")
 
     def find(name: str, each: Any) -> Any:
-        found = request.broker.store.topic(name).end_of_epoch(each.partition, each.leader_epoch)
+        topic = request.broker.store.topic(name)
+        code = wrong_epoch(request, name, each.partition, each.current_leader_epoch)
+        if code:
+            return failed(each, code)
+        found = topic.end_of_epoch(each.partition, each.leader_epoch)
         return part(partition=each.partition, leader_epoch=found.epoch, end_offset=found.end_offset)
 
     def failed(each: Any, code: Code) -> Any:
@@ -73,6 +92,8 @@ def delete_records(request: Request) -> None:
 
     def delete(name: str, each: Any) -> Any:
         found = request.broker.store.topic(name)
+        if found.config.cleanup_policy == {"compact"}:
+            return failed(each, Code.POLICY_VIOLATION)
         if each.offset < -1 or each.offset > found.high_watermark(each.partition_index):
             return failed(each, Code.OFFSET_OUT_OF_RANGE)
         return part(

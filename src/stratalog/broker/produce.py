@@ -13,6 +13,9 @@ from stratalog.format import batch as batches
 if TYPE_CHECKING:
     from stratalog.broker.server import Request
 
+MAGIC_AT, MAGIC = 16, 2
+"""Where a batch has its format, and the one that every request here has."""
+
 
 def produce(request: Request) -> None:
     """Append to every partition first, then wait once for those whose topic wants them on disk."""
@@ -95,7 +98,11 @@ class _Answer:
                 log_start_offset=placed.log_start_offset,
             )
         except (StratalogError, OSError) as error:
-            return self._failed(part.index, error)
+            failed = self._failed(part.index, error)
+            magic = part.records[MAGIC_AT : MAGIC_AT + 1]
+            if failed.error_code == Code.CORRUPT_MESSAGE and len(magic) and magic[0] < MAGIC:
+                failed = failed._replace(error_code=Code.INVALID_RECORD)
+            return failed
 
     def _failed(self, index: int, error: BaseException) -> Any:
         response = self._request.response

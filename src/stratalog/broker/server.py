@@ -6,6 +6,7 @@ wait for a disk or an object store does that in another thread and answers later
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -19,7 +20,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from stratalog.broker import configs, fetch, metadata, offsets, produce
+from stratalog.broker import cluster, configs, fetch, metadata, offsets, produce
 from stratalog.broker.connection import Connection, Part
 from stratalog.broker.groups import committed, coordinator
 from stratalog.broker.loop import READ, EventLoop
@@ -158,7 +159,15 @@ HANDLERS: dict[str, tuple[Callable[[Request], None], int]] = {
     "DeleteRecords": (offsets.delete_records, -1),
     "InitProducerId": (produce.init_producer_id, -1),
     "OffsetForLeaderEpoch": (offsets.offset_for_leader_epoch, -1),
-    "DescribeCluster": (metadata.describe_cluster, -1),
+    "DescribeTopicPartitions": (metadata.describe_topic_partitions, -1),
+    "DescribeCluster": (cluster.describe_cluster, -1),
+    "DescribeLogDirs": (cluster.describe_log_dirs, -1),
+    "AlterReplicaLogDirs": (cluster.alter_replica_log_dirs, -1),
+    "ListPartitionReassignments": (cluster.list_partition_reassignments, -1),
+    "ElectLeaders": (cluster.elect_leaders, -1),
+    "DescribeQuorum": (cluster.describe_quorum, -1),
+    "DescribeAcls": (cluster.describe_acls, -1),
+    "ListConfigResources": (configs.list_config_resources, -1),
     "DescribeConfigs": (configs.describe_configs, -1),
     "AlterConfigs": (configs.alter_configs, -1),
     "IncrementalAlterConfigs": (configs.incremental_alter_configs, -1),
@@ -218,6 +227,7 @@ class Broker:
         self.connections: set[Connection] = set()
         self._by_ip: Counter[str] = Counter()
         self.pool = ThreadPoolExecutor(OFF_LOOP_THREADS, thread_name_prefix="stratalog-broker-work")
+        self._mover = ThreadPoolExecutor(1, thread_name_prefix="stratalog-broker-move")
         self._thread: threading.Thread | None = None
         self._headers = codec("RequestHeader", "headers")
         self._stopping = False
@@ -267,6 +277,7 @@ class Broker:
                 connection.close("the broker stops")
             self._listener.close()
             self.pool.shutdown(wait=True)
+            self._mover.shutdown(wait=True, cancel_futures=True)
             self.loop.close()
 
     def stop(self) -> None:
@@ -291,6 +302,11 @@ class Broker:
             self.loop.stop()
         else:
             self.loop.call_later(0.02, partial(self._stop, deadline_s))
+
+    def move(self, act: Callable[[], None]) -> None:
+        """Do a piece of work that may take long, behind those that were asked for before."""
+        with contextlib.suppress(RuntimeError):  # the broker stops
+            self._mover.submit(act)
 
     def __enter__(self) -> Broker:
         return self.start()
