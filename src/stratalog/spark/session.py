@@ -11,13 +11,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
 from stratalog.errors import ConfigError
 from stratalog.spark.optimizer_rule import give_own_plans
 from stratalog.spark.source import PruningSource, StratalogSource
+from stratalog.spark.startup import quick_start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,10 +60,9 @@ def session(master: str | None = None, *, app_name: str = "stratalog", **conf: o
         master = "local[*]"
     remote = master is not None and master.startswith("sc://")
     defaults = dict(DEFAULTS)
+    java = "" if remote else check_java()
     if remote:
         defaults = {}
-    else:
-        check_java()
     if master is not None and master.startswith("local"):
         defaults |= LOCAL_DEFAULTS | {"spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 1))}
         # Workers run this process's Python, not the first python3 on the PATH.
@@ -74,7 +74,10 @@ def session(master: str | None = None, *, app_name: str = "stratalog", **conf: o
         builder = builder.config(name, value)
     if master is not None:
         builder = builder.remote(master) if remote else builder.master(master)
-    spark: SparkSession = builder.getOrCreate()
+    own_python = os.environ.get("PYSPARK_PYTHON") == sys.executable
+    local = master is not None and re.fullmatch(r"local(\[[^]]*\])?", master) is not None
+    with quick_start(java) if local and own_python else nullcontext():
+        spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
 
@@ -110,8 +113,9 @@ def write_from_any_thread() -> None:
     DataFrameWriter.save = save  # type: ignore[method-assign, assignment]
 
 
-def check_java() -> None:
-    """Raise ConfigError, with what to install, if there is no JDK that Spark can use."""
+def check_java() -> str:
+    """Return the path of Java; raise ConfigError, with what to install, if there is no JDK that Spark can
+    use."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     how = (
@@ -129,6 +133,7 @@ def check_java() -> None:
     found = re.search(r'version "(?:1\.)?([0-9]+)', answer.stderr + answer.stdout)
     if found is not None and int(found[1]) < OLDEST_JAVA:
         raise ConfigError(f"Spark needs a JDK {OLDEST_JAVA} or later; {java} is Java {found[1]}; {how}")
+    return java
 
 
 @contextmanager

@@ -298,9 +298,10 @@ def _complete(
             plan.phase(Delete(name) for name in part)
 
     both = {base: (plain.get(base, {}), swap.get(base, {})) for base in sorted(plain.keys() | swap.keys())}
-    logs = [base for base, (old, new) in both.items() if names.LOG in old or names.LOG in new]
+    logs = {base for base, (old, new) in both.items() if names.LOG in old or names.LOG in new}
     without = [base for base in both if base not in logs]
-    orphans = [base for base in without if not swap and logs and base < logs[-1]]
+    last = max(logs, default=-1)
+    orphans = [base for base in without if not swap and base < last]
     plan.phase(
         Delete(name)
         for base in without
