@@ -208,3 +208,33 @@ def test_archived_topics(tmp_path):
     out = tmp_path / "cold.parquet"
     assert shell.json("read", "cold", "--where", "n == 2", "--out", str(out))["records"] == 10
     assert shell.json("inspect", str(tmp_path / "data"))["ok"]
+
+
+def test_columns_by_number_and_by_other_names(shell):
+    columns = 'select key, value from (from "a.b-1" order by "offset" limit 1)'
+    for query in (
+        'select #1 as key, #2 as value from "a.b-1" where #5 = 0',
+        'select b as key, c as value from "a.b-1" as t(b, c) where "offset" = 0',
+        f"select * from query('{columns}')",
+    ):
+        assert rows(shell, query) == [{"key": "k1", "value": "/w=="}], query
+
+
+def test_times_past_the_year_9999(tmp_path):
+    with stratalog.open(tmp_path / "data") as store:
+        far = store.create_topic("far", config={"message.timestamp.after.max.ms": 2**63 - 1})
+        for timestamp in (0, 253_402_300_800_000):
+            far.append(b"1", timestamp=timestamp)
+        farther = store.create_topic("farther", config={"message.timestamp.after.max.ms": 2**63 - 1})
+        farther.append(b"1", timestamp=2**63 - 1)
+    shell = Shell(tmp_path / "data")
+    assert rows(shell, 'select timestamp t from far order by "offset"') == [
+        {"t": "1970-01-01T00:00:00+00:00"},
+        {"t": "10000-01-01 00:00:00.000000Z"},
+    ]
+    assert "10000-01-01" in shell("sql", "from far").stdout
+    assert shell("sql", "select timestamp from far", "--csv").exit_code == 0
+    failed = shell("sql", "from farther", "--json")
+    assert failed.exit_code == 2 and "--until" in failed.stderr
+    assert rows(shell, "select value from farther") == [{"value": "1"}]
+    assert "out of the range" in shell("sql", "select [timestamp] from far").stderr

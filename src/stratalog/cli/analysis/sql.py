@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 MOST_ROWS = 1000
 """A table for people ends here; files, --json and --csv do not."""
 BATCH_ROWS = 10_000
+_RAISED_LATE = re.compile(r"[A-Z][\w ]* Error: ")
+"""An error of DuckDB that comes while the result is read, as an OSError."""
 _LOCKED = {
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
@@ -189,7 +191,7 @@ def _query(
     except (duckdb.Error, OSError) as error:
         if tables.error is not None:
             raise tables.error from error
-        if not isinstance(error, duckdb.Error):
+        if not isinstance(error, duckdb.Error) and not _RAISED_LATE.match(str(error)):
             raise
         raise InvalidArgumentError(_explained(str(error), query, store.topics())) from error
     finally:
@@ -224,6 +226,8 @@ def _explained(text: str, query: str, topics: list[str]) -> str:
             text += f'; quote the topic name: "{max(unquoted, key=len)}"'
         elif re.search(_bare("offset"), query, re.IGNORECASE):
             text += '; offset is a word of SQL: write "offset"'
+    if "TimestampTZ to Microsecond" in text:
+        text = "a record's timestamp is past the year 294246, the last that SQL knows: leave it out with --until"
     if "disabled by configuration" in text:
         text += "; --allow-files allows it"
     return text
@@ -237,7 +241,8 @@ def _bare(name: str) -> str:
 def _named(connection: Any, query: str) -> tuple[set[str] | None, list[str]]:
     """Return every word of a query, lower case, and the columns that it can need.
 
-    All columns where the query may mean one without naming it: a star, a natural join, a table as a value.
+    All columns where the query may mean one without naming it: a star, a natural join, a table as a value,
+    a column by its number or by a name that the query gives it. None where it names tables inside a text.
     """
     ((text,),) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
     tree = json.loads(text)
@@ -257,7 +262,14 @@ def _named(connection: Any, query: str) -> tuple[set[str] | None, list[str]]:
         elif isinstance(node, dict):
             left += node.values()
             kind = node.get("type")
-            everything = everything or kind == "STAR" or node.get("ref_type") == "NATURAL"
+            if node.get("function_name") == "query":
+                return None, list(COLUMNS)
+            everything = (
+                everything
+                or kind in ("STAR", "POSITIONAL_REFERENCE")
+                or node.get("ref_type") == "NATURAL"
+                or bool(node.get("column_name_alias"))
+            )
             if kind == "COLUMN_REF":
                 references.update(str(each).lower() for each in node.get("column_names", ())[-1:])
             if "table_name" in node or "subquery" in node:
@@ -287,7 +299,7 @@ def _write_text(reader: pa.RecordBatchReader, out: Any, *, as_csv: bool) -> int:
             )
 
         def put_json(batch: Any) -> None:
-            columns = [column.to_pylist() for column in batch.columns]
+            columns = [_values(column) for column in batch.columns]
             out.writelines(
                 to_text(dict(zip(names, row, strict=True))) + "\n" for row in zip(*columns, strict=True)
             )
@@ -297,10 +309,31 @@ def _write_text(reader: pa.RecordBatchReader, out: Any, *, as_csv: bool) -> int:
     writer.writerow(names)
 
     def put_csv(batch: Any) -> None:
-        columns = [column.to_pylist() for column in batch.columns]
+        columns = [_values(column) for column in batch.columns]
         writer.writerows([_cell(each) for each in row] for row in zip(*columns, strict=True))
 
     return _each(reader, put_csv)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Return the values of a column; text for a time that Python has no object for, past the year 9999."""
+    try:
+        return column.to_pylist()
+    except (OverflowError, ValueError):
+        return [_value(each) for each in column]
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    import pyarrow as pa
+
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        if pa.types.is_nested(scalar.type):
+            raise InvalidArgumentError(
+                "a time inside a list or a struct is out of the range that can be shown: select it by itself"
+            ) from None
+        return scalar.cast(pa.string()).as_py()
 
 
 def _cell(value: Any) -> Any:
@@ -323,7 +356,7 @@ def _show(reader: pa.RecordBatchReader) -> None:
     )
     more = False
     for batch in reader:
-        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        for row in zip(*map(_values, batch.columns), strict=True):
             if len(table.rows) >= MOST_ROWS:
                 more = True
                 break
