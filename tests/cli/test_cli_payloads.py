@@ -8,6 +8,7 @@ import json
 import struct
 import sys
 import uuid
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -317,3 +318,14 @@ def test_wrong_ways_to_ask(shell, place, monkeypatch):
     monkeypatch.setitem(sys.modules, "fastavro", None)
     with pytest.raises(ConfigError, match=r"fastavro: pip install 'stratalog\[payloads\]'"):
         Payload("avro", schema)
+
+
+def test_what_a_column_cannot_hold_is_a_misfit(tmp_path):
+    """Data that its schema does not allow: a decimal of more digits, an int of more bits."""
+    schema = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+    (tmp_path / "d.avsc").write_text(json.dumps(schema))
+    data = pa.array([b"\x02\x10", b"\x50" + b"\x7f" * 40, None])
+    with pytest.raises(FormatError, match="row 1 does not fit"):
+        Payload("avro", tmp_path / "d.avsc").column(data, lambda row: f"row {row}")
+    kept = Payload("avro", tmp_path / "d.avsc", on_misfit="null").column(data, lambda row: f"row {row}")
+    assert kept.to_pylist() == [Decimal("0.16"), None, None]

@@ -191,10 +191,22 @@ class Payload:
             elif found is not None:
                 found = to_text(found)
             rows.append(found)
-        try:
+        with suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
             return pa.array(rows, kind)
+        return pa.concat_arrays([self._cell(row, kind, partial(place, at)) for at, row in enumerate(rows)])
+
+    def _cell(self, found: Any, kind: pa.DataType, place: Callable[[], str]) -> pa.Array:
+        """Return a column of one object; one that the type cannot hold is a misfit, too."""
+        import pyarrow as pa
+
+        try:
+            return pa.array([found], kind)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise FormatError(f"{self.form} data does not fit the column {kind}: {error}") from error
+            if self.on_misfit == "null":
+                return pa.nulls(1, kind)
+            raise FormatError(
+                f"{place()} does not fit the column {kind}: {error}; on_misfit (--on-misfit) null goes on"
+            ) from error
 
 
 def as_payload(value: Payload | str | None) -> Payload | None:
