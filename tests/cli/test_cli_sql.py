@@ -235,6 +235,7 @@ def test_times_past_the_year_9999(tmp_path):
     assert "10000-01-01" in shell("sql", "from far").stdout
     assert shell("sql", "select timestamp from far", "--csv").exit_code == 0
     failed = shell("sql", "from farther", "--json")
-    assert failed.exit_code == 2 and "--until" in failed.stderr
+    assert failed.exit_code == 2
+    assert "--until" in failed.stderr
     assert rows(shell, "select value from farther") == [{"value": "1"}]
     assert "out of the range" in shell("sql", "select [timestamp] from far").stderr

@@ -227,7 +227,9 @@ def _explained(text: str, query: str, topics: list[str]) -> str:
         elif re.search(_bare("offset"), query, re.IGNORECASE):
             text += '; offset is a word of SQL: write "offset"'
     if "TimestampTZ to Microsecond" in text:
-        text = "a record's timestamp is past the year 294246, the last that SQL knows: leave it out with --until"
+        text = (
+            "a record's timestamp is past the year 294246, the last that SQL knows: leave it out with --until"
+        )
     if "disabled by configuration" in text:
         text += "; --allow-files allows it"
     return text
@@ -318,7 +320,7 @@ def _write_text(reader: pa.RecordBatchReader, out: Any, *, as_csv: bool) -> int:
 def _values(column: pa.Array) -> list[Any]:
     """Return the values of a column; text for a time that Python has no object for, past the year 9999."""
     try:
-        return column.to_pylist()
+        return column.to_pylist()  # type: ignore[no-any-return]
     except (OverflowError, ValueError):
         return [_value(each) for each in column]
 
