@@ -318,12 +318,22 @@ def test_a_consumer_ends_with_its_store_or_its_topic(store: Store, orders: Topic
         waiting.result()
 
 
+def test_records_that_were_read_ahead_end_with_the_store(store: Store, orders: Topic) -> None:
+    consumer = store.consumer("g", [orders], timeout_s=0)
+    assert len(consumer.poll(1)) == 1
+    store.close()
+    for act in (consumer.poll, consumer.commit, lambda: consumer.committed("orders")):
+        with pytest.raises(ClosedError):
+            act()
+    consumer.close()
+
+
 def test_a_topic_is_deleted_also_where_the_offsets_are_damaged(
     store: Store, orders: Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept = store.create_topic(OFFSETS_TOPIC, 1, {"cleanup.policy": "compact"})
     kept.append(b"", key=b"\0\1\0")
-    with pytest.raises(stratalog.errors.CorruptionError, match="a key of __consumer_offsets is cut short"):
+    with pytest.raises(stratalog.errors.CorruptionError, match="__consumer_offsets-0, offset 0: a key of"):
         store.groups.offsets.all()
     store.delete_topic("orders")
     assert "what groups committed for it is not" in caplog.text

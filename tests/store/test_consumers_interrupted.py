@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,22 @@ def read_all(store: Store, step: Step, at: int, auto_commit: bool) -> bool:
     assert found == {(0, 0), (0, 1), (1, 0), (1, 1)}, f"{group}: {interrupter.where}"
     assert store.groups.members(group) == 0
     return bool(interrupter.where)
+
+
+def test_a_consumer_that_is_interrupted_while_it_is_made_is_none(tmp_path: Path) -> None:
+    with stratalog.open(tmp_path / "data", background=False) as store:
+        store.create_topic("orders", 2)
+        at, interrupted = 0, True
+        while interrupted:
+            at += 1
+            interrupter = Interrupter(KeyboardInterrupt, at, CONSUMERS)
+            made: list[Consumer] = []
+            with suppress(KeyboardInterrupt):
+                interrupter.run(lambda: made.append(store.consumer(f"g{at}", ["orders"], timeout_s=0)))  # noqa: B023
+            interrupted = bool(interrupter.where)
+            made.clear()
+            assert store.groups.members(f"g{at}") == 0, interrupter.where
+        assert at > 10
 
 
 def test_partitions_are_given_up_also_after_an_interrupt(tmp_path: Path) -> None:

@@ -180,6 +180,17 @@ def test_records_that_retention_took_are_known_to_be_appended(tmp_path: Path) ->
         assert topic.append(b"60", producer="p", sequence=60).offset == 60
 
 
+def test_the_last_append_may_be_repeated_when_its_record_is_gone(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        topic = store.create_topic("orders")
+        placed = topic.append(b"1", producer="p", sequence=0)
+        topic.delete_records(0, -1)
+        again = topic.append(b"1", producer="p", sequence=0)
+        assert again == placed._replace(timestamp=-1)
+        assert asyncio.run(topic.aappend(b"1", producer="p", sequence=0)) == again
+        assert topic.log_end_offset() == 1
+
+
 def test_compaction_keeps_the_last_sequence(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         topic = store.create_topic("state", config={"cleanup.policy": "compact", "segment.bytes": 500})

@@ -28,8 +28,11 @@ from stratalog.errors import (
     InvalidTxnStateError,
     LogDirOfflineError,
     ReadOnlyError,
+    RecordTooLargeError,
     UnknownTopicError,
 )
+from stratalog.kernel import partition_for_key
+from stratalog.model import AppendedRange
 from stratalog.store.groups.offsets import OFFSETS_TOPIC
 from stratalog.store.transactions import state as states
 from stratalog.store.transactions.coordinator import TRANSACTIONS_TOPIC
@@ -260,6 +263,30 @@ def damaged_state(root: Path) -> None:
     log.write_bytes(data)
 
 
+def test_a_record_that_is_no_state_is_named(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.create_topic("orders")
+        with store.transaction("t") as t:
+            t.append("orders", b"1")
+        placed = store[TRANSACTIONS_TOPIC].append(b"", b"\0\0garbage")
+    with (
+        opened(tmp_path) as store,
+        pytest.raises(CorruptionError, match=f"state-0, offset {placed.offset}: "),
+    ):
+        store.transaction("t")
+
+
+def test_topics_are_given_as_objects_too(store: Store) -> None:
+    topic = store.create_topic("objects")
+    with store.transaction("t") as t:
+        placed = t.append(topic, b"1")
+        t.append_many(topic, [Record(b"2")])
+        topic.delete_records(0, 1)
+        assert topic.appended(AppendedRange(0, placed.offset, 1)) == placed._replace(timestamp=-1)
+    with store.consumer("g", [topic], timeout_s=0, isolation="read_committed") as consumer:
+        assert [record.value for record in consumer] == [b"2"]
+
+
 @pytest.mark.parametrize("harm", ["damaged", "gone"])
 def test_a_lost_state_settles_nothing_and_harms_nothing_else(tmp_path: Path, harm: str) -> None:
     """An older state in place of a damaged one could end a transaction in the wrong way."""
@@ -370,6 +397,20 @@ def test_an_append_that_failed_in_the_middle_aborts(tmp_path: Path) -> None:
             t.commit()
         assert seen(store) == []
         assert stable(store)
+
+
+def test_a_part_of_many_records_is_not_committed(store: Store) -> None:
+    """A record is refused, and the one before it is written already, to another partition."""
+    topic = store.create_topic("parts", 2)
+    keys = [b"%d" % number for number in range(20)]
+    first = next(key for key in keys if partition_for_key(key, 2) == 0)
+    second = next(key for key in keys if partition_for_key(key, 2) == 1)
+    t = store.transaction("t")
+    with pytest.raises(RecordTooLargeError):
+        t.append_many("parts", [Record(b"small", first), Record(bytes(2_000_000), second)])
+    with pytest.raises(InvalidTxnStateError, match="an append failed"):
+        t.commit()
+    assert list(topic.read(isolation="read_committed")) == []
 
 
 def test_wrong_uses_are_refused(store: Store, tmp_path: Path) -> None:

@@ -715,7 +715,7 @@ class Store:
     def consumer(
         self,
         group: str,
-        topics: Sequence[str | SerializedTopic],
+        topics: Sequence[str | Topic | SerializedTopic],
         *,
         reset: Reset = "earliest",
         auto_commit: bool = False,
@@ -732,8 +732,8 @@ class Store:
         and at the end; otherwise call `Consumer.commit`. A loop over it ends after ``timeout_s`` seconds
         without a record; None waits forever.
 
-        The deserializers are those of `Topic.using`. A topic may also be given as `Topic.using` returned it,
-        with its own.
+        The deserializers are those of `Topic.using`. A topic is given by its name, as a `Topic`, or as
+        `Topic.using` returned it, with its own deserializers.
         """
         self._check_writable()
         return Consumer(

@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
@@ -18,6 +19,7 @@ from stratalog.config import TopicConfig
 from stratalog.errors import (
     ClosedError,
     InvalidArgumentError,
+    StratalogError,
     UnknownPartitionError,
     UnknownTopicError,
     again,
@@ -264,10 +266,16 @@ class Topic:
     def _append_named(self, record: Record, partition: int | None, source: Source, sync: bool) -> Appended:
         number = self._partition_of("sequence", record, partition)
         (placed,) = self._on(number, append_sequenced, [record], source, sync)
-        return self._appended(placed)
+        return self.appended(placed)
 
-    def _appended(self, placed: AppendedRange) -> Appended:
-        found = self.at(placed.offset, placed.partition)
+    def appended(self, placed: AppendedRange) -> Appended:
+        """Return where one record is that is in the log; its timestamp is -1 if it cannot be read now.
+
+        An append that is done must not fail because its record was deleted or damaged since.
+        """
+        found: Record | None = None
+        with suppress(StratalogError, OSError):
+            found = self.at(placed.offset, placed.partition)
         stamp = None if found is None else found.timestamp
         return Appended(placed.partition, placed.offset, -1 if stamp is None else stamp)
 
@@ -401,7 +409,7 @@ class Topic:
         if source is not None:
             number = self._partition_of("sequence", record, partition)
             (found,) = await self._aput_sequenced(number, [record], source, sync)
-            return self._appended(found)
+            return self.appended(found)
         if expected is not None:
             partition = self._partition_of("expected_offset", record, partition)
         elif partition is None:
@@ -922,6 +930,11 @@ class Topic:
     def _writer(self, partition: int) -> PartitionWriter:
         view = self._view(partition)
         return view if isinstance(view, PartitionWriter) else self._partitions.writer(self.name, partition)
+
+
+def name_of(topic: Any) -> Any:
+    """Return the name of a topic that may be given as a name or as the topic itself."""
+    return topic.name if isinstance(topic, Topic | SerializedTopic) else topic
 
 
 def _last_sequence(writer: PartitionWriter, producer_id: int) -> int:

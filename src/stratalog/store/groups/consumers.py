@@ -33,10 +33,10 @@ from stratalog.store import reading
 from stratalog.store.groups.offsets import GroupOffsets, TopicPartition, pack_key
 from stratalog.store.reading import Part, ReadOptions
 from stratalog.store.serde import Serde, SerializedTopic
+from stratalog.store.topic import Topic, name_of
 
 if TYPE_CHECKING:
     from stratalog.store.store import Store
-    from stratalog.store.topic import Topic
 
 logger = logging.getLogger("stratalog")
 
@@ -181,7 +181,7 @@ class Consumer:
         store: Store,
         groups: Groups,
         group: str,
-        topics: Sequence[str | SerializedTopic],
+        topics: Sequence[str | Topic | SerializedTopic],
         *,
         reset: Reset = "earliest",
         auto_commit: bool = False,
@@ -194,7 +194,7 @@ class Consumer:
         self._serdes = {each.name: each.serde for each in given if isinstance(each, SerializedTopic)}
         """Of topics that were given with serializers; the others have ``serde``."""
         self._serde = serde if serde is not None and serde.reads else None
-        names = [each.name if isinstance(each, SerializedTopic) else each for each in given]
+        names = list(map(name_of, given))
         self.topics = tuple(dict.fromkeys(check_all("topics", names, str, "topic names")))
         if not self.group or not self.topics:
             raise InvalidArgumentError("a consumer needs the name of its group and at least one topic")
@@ -227,9 +227,10 @@ class Consumer:
         """What was there when it was last looked at; None: look again."""
         self._next_commit_s = time.monotonic() + AUTO_COMMIT_S
         self._left = False
-        groups.join(self._member)
-        # The collector may come under any lock, so it only leaves a note.
+        # The collector may come under any lock, so it only leaves a note. Before it joins: an interrupt from
+        # here on leaves no member that nobody has.
         weakref.finalize(self, setattr, self._stop, "dropped", True).atexit = False
+        groups.join(self._member)
 
     def __repr__(self) -> str:
         return f"<Consumer of {self.group!r}: {', '.join(self.topics)}>"
@@ -287,6 +288,7 @@ class Consumer:
 
     def _next(self, max_records: int, deadline: float | None) -> list[Record]:
         while not self._stop.closed:
+            self._store.partitions.check_open()  # records that were read ahead are no longer handed out
             if self.auto_commit:
                 self._commit_if_due()
             if self._stop.again or not self._buffer:
@@ -441,6 +443,7 @@ class Consumer:
     def committed(self, topic: str, partition: int = 0) -> int | None:
         """Return the committed offset of the group; None if there is none."""
         at = check_text("topic", topic), check_number("partition", partition, 0)
+        self._store.partitions.check_open()
         found = self._groups.offsets.committed(self.group, *at)
         return None if found is None else found.offset
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from stratalog.errors import InvalidArgumentError, UnstableOffsetCommitError
+from stratalog.errors import CorruptionError, InvalidArgumentError, UnstableOffsetCommitError
 from stratalog.model import Record
 from stratalog.wire import records as wire
 
@@ -119,14 +119,19 @@ def offsets_in(records: Iterable[Record]) -> dict[str, dict[TopicPartition, Comm
     """Return every group with what it committed last, by name, from the records of `__consumer_offsets`."""
     found: dict[str, dict[TopicPartition, CommittedOffset]] = {}
     for record in records:
-        key = None if record.key is None else parse_key(record.key)
+        try:
+            key = None if record.key is None else parse_key(record.key)
+            value = None if key is None or record.value is None else parse_value(record.value)
+        except CorruptionError as error:
+            where = f"{record.topic}-{record.partition}, offset {record.offset}"
+            raise CorruptionError(error.reason, path=where) from error
         if key is None:
             continue
         group, topic, partition = key
-        if record.value is None:
+        if value is None:
             found.get(group, {}).pop((topic, partition), None)
         else:
-            found.setdefault(group, {})[topic, partition] = parse_value(record.value)
+            found.setdefault(group, {})[topic, partition] = value
     return {group: offsets for group, offsets in sorted(found.items()) if offsets}
 
 

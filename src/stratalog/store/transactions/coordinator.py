@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stratalog import locks
-from stratalog.errors import NotFoundError, StratalogError, again
+from stratalog.errors import CorruptionError, NotFoundError, StratalogError, again
 from stratalog.store.groups.offsets import partition_of
 from stratalog.store.transactions import state as states
 from stratalog.store.transactions.state import Status, TopicPartition, TransactionState
@@ -111,7 +111,11 @@ class Coordinator:
         latest: dict[str, TransactionState] = {}
         for record in self._store.topic(TRANSACTIONS_TOPIC).read(partition):
             if record.key is not None and record.value is not None:
-                found = states.parse(record.key, record.value)
+                try:
+                    found = states.parse(record.key, record.value)
+                except CorruptionError as error:
+                    where = f"{TRANSACTIONS_TOPIC}-{partition}, offset {record.offset}"
+                    raise CorruptionError(error.reason, path=where) from error
                 if found is not None:
                     latest[found.id] = found
         return latest

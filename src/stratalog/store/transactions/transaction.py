@@ -27,11 +27,11 @@ from stratalog.model import Appended, AppendedRange, Header, Record
 from stratalog.store.groups import Consumer
 from stratalog.store.groups.offsets import OFFSETS_TOPIC, commit_records, partition_of
 from stratalog.store.serde import SerializedTopic
+from stratalog.store.topic import Topic, name_of
 from stratalog.store.transactions.state import TopicPartition
 
 if TYPE_CHECKING:
     from stratalog.store.store import Store
-    from stratalog.store.topic import Topic
 
 
 class Transaction:
@@ -80,7 +80,7 @@ class Transaction:
 
     def append(
         self,
-        topic: str | SerializedTopic,
+        topic: str | Topic | SerializedTopic,
         value: Any,
         key: Any = None,
         headers: Sequence[Header] = (),
@@ -90,32 +90,44 @@ class Transaction:
     ) -> Appended:
         """Append one record; the arguments are those of `Topic.append`.
 
-        The topic is a name, or what `Topic.using` returned: its serializers are used.
+        The topic is a name, a `Topic`, or what `Topic.using` returned: its serializers are used.
         """
         stamp = None if timestamp is None else check_timestamp("timestamp", timestamp)
         if isinstance(topic, SerializedTopic):
             value, key = topic.serde.value(value), topic.serde.key(key)
-            topic = topic.name
-        (placed,) = self.append_many(topic, [Record(value, key, headers, stamp)], partition=partition)
-        found = self._store.topic(topic).at(placed.offset, placed.partition)
-        return Appended(placed.partition, placed.offset, -1 if found is None else found.timestamp or 0)
+        name = name_of(topic)
+        (placed,) = self.append_many(name, [Record(value, key, headers, stamp)], partition=partition)
+        return self._store.topic(name).appended(placed)
 
     def append_many(
-        self, topic: str | SerializedTopic, records: Iterable[Record], *, partition: int | None = None
+        self,
+        topic: str | Topic | SerializedTopic,
+        records: Iterable[Record],
+        *,
+        partition: int | None = None,
     ) -> list[AppendedRange]:
         """Append records; return a range for each partition that got some. The topic is as for `append`."""
         self._check_open()
         if isinstance(topic, SerializedTopic):
             records = topic.serialized(records)
-            topic = topic.name
-        target = self._store.topic(topic)
+        name = name_of(topic)
+        target = self._store.topic(name)
         groups: dict[int, list[Record]] = {}
         rows = check_list("records", records, "records")
         if partition is not None:
             groups = {check_number("partition", partition, 0, target.partitions - 1): rows}
         else:
             groups = target.by_partition(rows)
-        return [self._append(topic, number, group) for number, group in groups.items() if group]
+        ranges: list[AppendedRange] = []
+        try:
+            for number, group in groups.items():
+                if group:
+                    ranges.append(self._append(name, number, group))
+        except BaseException as error:
+            if ranges:
+                self._failed = error  # some of the records are written
+            raise
+        return ranges
 
     def _append(self, topic: str, partition: int, rows: list[Record]) -> AppendedRange:
         at = (topic, partition)
@@ -124,6 +136,7 @@ class Transaction:
         source = Source(self._state.producer_id, self._state.epoch, sequence, transactional=True)
         try:
             (placed,) = self._store.topic(topic).append_from(source, partition, rows)
+            self._sequences[at] = sequence + len(rows)
         except InvalidArgumentError as error:
             if len(rows) > 1:
                 self._failed = error  # some of them may be written
@@ -131,7 +144,6 @@ class Transaction:
         except BaseException as error:
             self._failed = error
             raise
-        self._sequences[at] = sequence + len(rows)
         return placed
 
     def commit_offsets(
