@@ -12,6 +12,7 @@
     │   └── UnknownPartitionError
     ├── TopicExistsError
     ├── ConflictError                 another append came first; carries the log's actual end
+    ├── GroupInUseError               clients of the broker are members of the group
     ├── OffsetOutOfRangeError         carries the valid range
     ├── SerializationError            a serializer or deserializer failed; carries the record's offset
     ├── FormatError
@@ -156,6 +157,10 @@ class ConflictError(StratalogError):
         self.partition = partition
         self.expected = expected
         self.actual = actual
+
+
+class GroupInUseError(StratalogError):
+    """A program wants to consume as a group that has clients of the broker as members."""
 
 
 class OffsetOutOfRangeError(StratalogError):

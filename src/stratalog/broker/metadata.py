@@ -32,6 +32,10 @@ TOPIC_OPERATIONS = 0b1101_1111_1000
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 MAX_PARTITIONS_TOLD = 2000
 """The most partitions in one answer of DescribeTopicPartitions, as in Kafka."""
+FEATURES = {
+    "group.version": 1,  # consumer groups by KIP-848
+}
+"""Kafka's features with the version of each that is served; clients ask for them by ApiVersions."""
 
 
 def find_topic(request: Request, name: str, topic_id: bytes) -> Topic | None:
@@ -85,11 +89,20 @@ def unknown_version(request: Request) -> None:
 def _api_versions(request: Request) -> Any:
     made = request.response
     version = made.struct("ApiVersion")
+    supported, finalized = made.struct("SupportedFeatureKey"), made.struct("FinalizedFeatureKey")
     return made(
         api_keys=[
             version(api_key=key, min_version=api.advertised_low, max_version=api.versions.high)
             for key, api in sorted(request.broker.apis.items())
-        ]
+        ],
+        supported_features=[
+            supported(name=name, min_version=1, max_version=level) for name, level in FEATURES.items()
+        ],
+        finalized_features_epoch=0,
+        finalized_features=[
+            finalized(name=name, max_version_level=level, min_version_level=1)
+            for name, level in FEATURES.items()
+        ],
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from stratalog.broker import cluster, configs, fetch, metadata, offsets, produce
 from stratalog.broker.connection import Connection, Part
-from stratalog.broker.groups import committed, coordinator
+from stratalog.broker.groups import committed, coordinator, listing
 from stratalog.broker.loop import READ, EventLoop
 from stratalog.broker.sessions import Sessions
 from stratalog.broker.syncing import Syncs
@@ -54,6 +54,11 @@ class Limits:
     max_incremental_fetch_session_cache_slots: int = 1000
     group_initial_rebalance_delay_ms: int = 100
     """Kafka waits 3,000 ms, for many consumers on many machines."""
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_size: int = 2**31 - 1
+    group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    """Those that members may ask for; the first one where nobody asks."""
 
 
 class Address(NamedTuple):
@@ -178,9 +183,11 @@ HANDLERS: dict[str, tuple[Callable[[Request], None], int]] = {
     "LeaveGroup": (coordinator.leave_group, -1),
     "OffsetCommit": (committed.offset_commit, -1),
     "OffsetFetch": (committed.offset_fetch, -1),
-    "ListGroups": (coordinator.list_groups, -1),
-    "DescribeGroups": (coordinator.describe_groups, -1),
-    "DeleteGroups": (coordinator.delete_groups, -1),
+    "ConsumerGroupHeartbeat": (coordinator.consumer_group_heartbeat, -1),
+    "ConsumerGroupDescribe": (listing.consumer_group_describe, -1),
+    "ListGroups": (listing.list_groups, -1),
+    "DescribeGroups": (listing.describe_groups, -1),
+    "DeleteGroups": (listing.delete_groups, -1),
 }
 NEWEST = {"InitProducerId": 5}
 """Where Kafka's newest version is not stable yet."""
@@ -275,6 +282,7 @@ class Broker:
             self._stopping = True
             for connection in list(self.connections):
                 connection.close("the broker stops")
+            self.groups.close()
             self._listener.close()
             self.pool.shutdown(wait=True)
             self._mover.shutdown(wait=True, cancel_futures=True)

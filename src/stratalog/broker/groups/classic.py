@@ -119,6 +119,8 @@ class Group:
     """When those are removed who have not joined again, or not synced."""
     not_before_s: float = 0.0
     """A group that was empty waits until then for more members."""
+    since_ms: int = -1
+    """When it was last written: an empty group is empty since then."""
     dirty: bool = False
 
     # -- requests ------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from stratalog.broker.codes import Code, code_of
@@ -21,11 +20,10 @@ def offset_commit(request: Request) -> None:
     """Commit offsets of a group, all of them in one batch."""
     body, made, broker = request.body, request.response, request.broker
     topic, part = made.struct("OffsetCommitResponseTopic"), made.struct("OffsetCommitResponsePartition")
-    refused = Code.ILLEGAL_GENERATION  # of a group that there is not
-    if body.generation_id_or_member_epoch < 0 or broker.groups.get(body.group_id) is not None:
-        refused = broker.groups.get_or_new(body.group_id).may_commit(
-            body.member_id, body.group_instance_id, body.generation_id_or_member_epoch, time.monotonic()
-        )
+    member_id, epoch = body.member_id, body.generation_id_or_member_epoch
+    refused = broker.groups.may_commit(
+        body.group_id, member_id, body.group_instance_id, epoch, request.version
+    )
     now_ms = broker.store.partitions.context.clock.now_ms()
     rows: list[Record] = []
     found: list[Any] = []
@@ -41,6 +39,11 @@ def offset_commit(request: Request) -> None:
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION
             elif code is Code.NONE and len(text) > MAX_METADATA:
                 code = Code.OFFSET_METADATA_TOO_LARGE
+            elif code is Code.NONE and named is not None:
+                topic_id = id_of(broker.store.partitions.entry(named.name))
+                code = broker.groups.may_commit_at(
+                    body.group_id, member_id, epoch, topic_id, one.partition_index
+                )
             if code is Code.NONE and named is not None:
                 value = CommittedOffset(one.committed_offset, one.committed_leader_epoch, text, now_ms)
                 key = pack_key(body.group_id, named.name, one.partition_index)
@@ -94,9 +97,16 @@ def offset_fetch(request: Request) -> None:
         wanted = [(each.group_id, each.topics) for each in body.groups]
     else:
         wanted = [(body.group_id, body.topics)]
+    refused = {
+        each.group_id: request.broker.groups.may_fetch(each.group_id, each.member_id, each.member_epoch)
+        for each in (body.groups if several else ())
+    }
 
     def work() -> list[tuple[str, Code, list[Any]]]:
-        return [(name, *_look(request, name, topics)) for name, topics in wanted]
+        return [
+            (name, refused[name], []) if refused.get(name) else (name, *_look(request, name, topics))
+            for name, topics in wanted
+        ]
 
     def then(found: list[tuple[str, Code, list[Any]]] | BaseException) -> None:
         if isinstance(found, BaseException):

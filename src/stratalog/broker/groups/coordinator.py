@@ -1,8 +1,9 @@
 """All groups of a broker: their requests, their timers, and their records in `__consumer_offsets`.
 
-A group is written when a generation is complete, when a static member comes back and when it becomes empty,
-before its members are answered; a broker that starts again reads it and goes on. Committed offsets are the
-same that the store's own consumers use.
+A step of a group is written before its members are answered; a broker that starts again reads that and goes
+on. A group is of the classic protocol or of the newer one (KIP-848); an empty one becomes what its next
+member asks for. Committed offsets are the same that the store's own consumers use, but a group has members
+in one place: no client joins a group that has consumers in this program, nor the other way round.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stratalog.broker.codes import Code
+from stratalog.broker.groups import records as consumer_records
 from stratalog.broker.groups.classic import Answers, Group, Join, Joined, Member, State
+from stratalog.broker.groups.consumer import JOIN, LEAVE, LEAVE_STATIC, Answer, Beat, ConsumerGroup
+from stratalog.broker.groups.topics import CatalogTopics
 from stratalog.broker.loop import Timer
-from stratalog.errors import CorruptionError, StratalogError
+from stratalog.broker.metadata import INTERNAL
+from stratalog.errors import CorruptionError, InvalidArgumentError, StratalogError
 from stratalog.model import Record
 from stratalog.store.groups.offsets import OFFSETS_TOPIC, partition_of
 from stratalog.wire import records
@@ -31,49 +36,61 @@ MAX_NAME, MAX_TEXT = 249, 2**15 - 1
 GROUP = 0
 """A kind of coordinator; the other one is for transactions."""
 
+AnyGroup = Group | ConsumerGroup
+
 
 class Groups:
     """The groups of one broker; in the loop's thread only, but for `load`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, AnyGroup] = {}
         self._timer: Timer | None = None
+        self._due_s = 0.0
+        self._topics: CatalogTopics | None = None
+
+    # -- after a restart -----------------------------------------------------------------------------
 
     def load(self) -> None:
         """Read the groups that an earlier run wrote; their members have a session's time to be heard of."""
         store, now_s = self._broker.store, time.monotonic()
-        if OFFSETS_TOPIC not in store.partitions.entries:
-            return
-        kept = store.topic(OFFSETS_TOPIC)
-        for partition in range(kept.partitions):
+        classic: dict[str, Any] = {}
+        newer: dict[str, dict[tuple[str, str], Any]] = {}
+        if OFFSETS_TOPIC in store.partitions.entries:
+            kept = store.topic(OFFSETS_TOPIC)
+            for partition in range(kept.partitions):
+                place = f"{OFFSETS_TOPIC}-{partition}"
+                try:
+                    for record in kept.read(partition, isolation="read_committed"):
+                        try:
+                            _note(record, classic, newer)
+                        except CorruptionError as error:
+                            self._warn(f"{place} at {record.offset}: a record is left out: {error}")
+                except (StratalogError, OSError) as error:
+                    self._warn(f"{place}: its groups are not known: {error}")
+        for name, value in classic.items():
+            self._groups[name] = self._restored(name, value, now_s)
+        for name, rows in newer.items():
+            group = self._new_consumer_group(name)
             try:
-                for record in kept.read(partition, isolation="read_committed"):
-                    try:
-                        self._load(record, now_s)
-                    except CorruptionError as error:
-                        place = f"{OFFSETS_TOPIC}-{partition} at {record.offset}"
-                        store.partitions.context.warn(f"{place}: a record is left out: {error}")
-            except (StratalogError, OSError) as error:
-                store.partitions.context.warn(
-                    f"{OFFSETS_TOPIC}-{partition}: its groups are not known: {error}"
+                if consumer_records.restore(group, rows, now_s):
+                    self._groups[name] = group
+            except CorruptionError as error:
+                self._warn(f"group {name!r} is not known: {error}")
+        for name, found in self._groups.items():
+            if found.members and not self.claim(name):
+                self._warn(
+                    f"group {name!r} has consumers in this program: its members of before have to wait"
                 )
+                found.members.clear()
         self._set_timer()
 
-    def _load(self, record: Record, now_s: float) -> None:
-        if record.key is None:
-            return
-        kind, key = records.parse_key(TABLE, record.key)
-        if kind != "GroupMetadata":
-            return
-        if record.value is None:
-            self._groups.pop(key.group, None)
-            return
-        value = records.parse_value(TABLE, kind, record.value)
-        group = self._groups[key.group] = self._new(key.group)
+    def _restored(self, name: str, value: Any, now_s: float) -> Group:
+        group = self._new(name)
         group.generation = value.generation
         group.protocol_type = value.protocol_type or None
         group.protocol, group.leader = value.protocol, value.leader
+        group.since_ms = value.current_state_timestamp
         for each in value.members:
             group.members[each.member_id] = Member(
                 each.member_id,
@@ -87,97 +104,250 @@ class Groups:
                 now_s,
             )
         group.state = State.STABLE if group.members else State.EMPTY
+        return group
 
-    def _new(self, name: str) -> Group:
-        return Group(name, self._broker.limits.group_initial_rebalance_delay_ms / 1000)
+    # -- looking up ----------------------------------------------------------------------------------
 
-    def get(self, name: str) -> Group | None:
-        """Return a group that is known."""
+    def get(self, name: str) -> AnyGroup | None:
+        """Return a group that is known, of either kind."""
         return self._groups.get(name)
 
-    def get_or_new(self, name: str) -> Group:
-        """Return a group, made if there is none."""
+    def classic(self, name: str) -> Group | None:
+        """Return a group of the classic protocol."""
         found = self._groups.get(name)
+        return found if isinstance(found, Group) else None
+
+    def all(self) -> list[AnyGroup]:
+        """Return every group, by name."""
+        return [self._groups[name] for name in sorted(self._groups)]
+
+    @property
+    def topics(self) -> CatalogTopics:
+        """The topics there are; the same object until they change."""
+        entries = self._broker.store.partitions.entries
+        if self._topics is None or self._topics.entries is not entries:
+            self._topics = CatalogTopics(entries, INTERNAL)
+        return self._topics
+
+    # -- making and deleting -------------------------------------------------------------------------
+
+    def classic_for_join(self, name: str) -> Group | Code:
+        """Return a group for a member of the classic protocol, made if need be; or why there is none."""
+        found = self._groups.get(name)
+        if isinstance(found, ConsumerGroup):
+            if found.members:
+                return Code.INCONSISTENT_GROUP_PROTOCOL
+            self.forget(name)
+            found = None
+        if not self.claim(name):
+            return Code.INCONSISTENT_GROUP_PROTOCOL
         if found is None:
             found = self._groups[name] = self._new(name)
         return found
 
-    def forget(self, name: str) -> None:
-        """Delete a group's record."""
-        if self._groups.pop(name, None) is not None:
-            self._append(name, None)
+    def consumer_for_join(self, name: str) -> ConsumerGroup | str:
+        """Return a group for a member of the newer protocol, made if need be; or why there is none."""
+        found = self._groups.get(name)
+        if isinstance(found, Group):
+            if found.members:
+                return f"the group {name!r} has members of the classic protocol"
+            self.forget(name)
+            found = None
+        if not self.claim(name):
+            return f"the group {name!r} has consumers in the program that serves it"
+        if found is None:
+            found = self._groups[name] = self._new_consumer_group(name)
+        return found
 
-    def all(self) -> list[Group]:
-        """Return every group, by name."""
-        return [self._groups[name] for name in sorted(self._groups)]
+    def forget(self, name: str) -> None:
+        """Delete a group's records."""
+        group = self._groups.pop(name, None)
+        if isinstance(group, ConsumerGroup):
+            group.clear()
+            self._append(name, consumer_records.step_records(group, 0))
+        elif group is not None:
+            self._append(name, [_classic_record(name, None)])
+
+    def claim(self, name: str) -> bool:
+        """Keep a group for clients; False if it has consumers in this program."""
+        return self._broker.store.groups.claim(name)
+
+    def close(self) -> None:
+        """Let programs use the groups again."""
+        for name in self._groups:
+            self._broker.store.groups.release(name)
+
+    def _new(self, name: str) -> Group:
+        return Group(name, self._broker.limits.group_initial_rebalance_delay_ms / 1000)
+
+    def _new_consumer_group(self, name: str) -> ConsumerGroup:
+        limits = self._broker.limits
+        return ConsumerGroup(
+            name,
+            limits.group_consumer_session_timeout_ms / 1000,
+            limits.group_consumer_max_size,
+            limits.group_consumer_assignors,
+        )
+
+    # -- offsets -------------------------------------------------------------------------------------
+
+    def may_commit(
+        self, name: str, member_id: str, instance_id: str | None, epoch: int, version: int
+    ) -> Code:
+        """Return whether offsets of a group may be committed, by a member or from outside."""
+        group = self._groups.get(name)
+        if isinstance(group, ConsumerGroup):
+            code = group.may_commit(member_id, epoch)
+            return Code.UNSUPPORTED_VERSION if code is Code.NONE and member_id and version < 9 else code
+        if group is not None:
+            return group.may_commit(member_id, instance_id, epoch, time.monotonic())
+        if epoch < 0:
+            return Code.UNKNOWN_MEMBER_ID if self._broker.store.groups.members(name) else Code.NONE
+        return Code.GROUP_ID_NOT_FOUND if version >= 9 else Code.ILLEGAL_GENERATION
+
+    def may_commit_at(self, name: str, member_id: str, epoch: int, topic_id: bytes, partition: int) -> Code:
+        """Return whether one partition's offset may be committed, once the group's may."""
+        group = self._groups.get(name)
+        if isinstance(group, ConsumerGroup):
+            return group.may_commit_at(member_id, epoch, (topic_id, partition))
+        return Code.NONE
+
+    def may_fetch(self, name: str, member_id: str | None, epoch: int) -> Code:
+        """Return whether a member may be told the offsets of its group."""
+        group = self._groups.get(name)
+        return group.may_fetch(member_id, epoch) if isinstance(group, ConsumerGroup) else Code.NONE
 
     # -- what a step of a group brings ---------------------------------------------------------------
 
     def settle(self, group: Group, answers: Answers) -> None:
-        """Write the group if it must be, send the answers, and set the timer."""
+        """Write a classic group if it must be, send the answers, and set the timer."""
         failed = False
         if group.dirty:
             group.dirty = False
+            group.since_ms = self._now_ms
             try:
-                self._append(group.id, self._packed(group))
+                self._append(group.id, [_classic_record(group.id, group)])
             except (StratalogError, OSError, ValueError) as error:
                 failed = True
-                self._broker.store.partitions.context.warn(f"group {group.id!r} is not written: {error}")
+                self._warn(f"group {group.id!r} is not written: {error}")
         for ticket, answer in answers:
             if failed and answer.code is Code.NONE:
                 answer = answer._replace(code=Code.COORDINATOR_NOT_AVAILABLE)
             ticket(answer)
-        self._set_timer()
+        self._set_timer_for(group)
 
-    def _packed(self, group: Group) -> bytes:
-        member = records.struct_of(TABLE, "GroupMetadata", "MemberMetadata")
-        return records.pack_value(
-            TABLE,
-            "GroupMetadata",
-            VALUE_VERSION,
-            protocol_type=group.protocol_type or "",
-            generation=group.generation,
-            protocol=group.protocol,
-            leader=group.leader,
-            current_state_timestamp=self._broker.store.partitions.context.clock.now_ms(),
-            members=[
-                member(
-                    member_id=each.id,
-                    group_instance_id=each.instance_id,
-                    client_id=each.client_id,
-                    client_host=each.client_host,
-                    rebalance_timeout=round(each.rebalance_s * 1000),
-                    session_timeout=round(each.session_s * 1000),
-                    subscription=each.metadata(group.protocol),
-                    assignment=each.assignment,
-                )
-                for each in group.members.values()
-            ],
-        )
+    def settle_consumer_group(self, group: ConsumerGroup) -> bool:
+        """Write what changed in a group; what could not be written is tried again with its next step."""
+        written = True
+        if group.changed:
+            try:
+                self._append(group.id, consumer_records.step_records(group, self._now_ms))
+                group.changed.clear()
+            except (StratalogError, OSError, ValueError) as error:
+                written = False
+                self._warn(f"group {group.id!r} is not written: {error}")
+        self._set_timer_for(group)
+        return written
 
-    def _append(self, name: str, value: bytes | None) -> None:
-        kept = self._broker.store.groups.offsets.topic_to_write()
-        kept.append(
-            value,
-            records.pack_key(TABLE, "GroupMetadata", group=name),
-            partition=partition_of(name, kept.partitions),
-        )
+    def _append(self, name: str, rows: list[Record]) -> None:
+        if rows:
+            kept = self._broker.store.groups.offsets.topic_to_write()
+            kept.append_many(rows, partition=partition_of(name, kept.partitions))
+
+    @property
+    def _now_ms(self) -> int:
+        return self._broker.store.partitions.context.clock.now_ms()
+
+    def _warn(self, text: str) -> None:
+        self._broker.store.partitions.context.warn(text)
+
+    # -- time ----------------------------------------------------------------------------------------
+
+    def _set_timer_for(self, group: AnyGroup) -> None:
+        """Set the timer earlier if a group needs it; one that is too early does no harm."""
+        if not group.members:
+            self._broker.store.groups.release(group.id)
+        due_s = group.deadline_s()
+        if due_s is not None and (self._timer is None or due_s < self._due_s):
+            self._set_timer_at(due_s)
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         times = [at for group in self._groups.values() if (at := group.deadline_s()) is not None]
         if times:
-            self._timer = self._broker.loop.call_later(max(0.0, min(times) - time.monotonic()), self._tick)
+            self._set_timer_at(min(times))
+
+    def _set_timer_at(self, due_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due_s = due_s
+        self._timer = self._broker.loop.call_later(max(0.0, due_s - time.monotonic()), self._tick)
 
     def _tick(self) -> None:
+        self._timer = None
         now_s = time.monotonic()
         for group in list(self._groups.values()):
             due = group.deadline_s()
-            if due is not None and due <= now_s:
+            if due is None or due > now_s:
+                continue
+            if isinstance(group, ConsumerGroup):
+                group.tick(now_s)
+                self.settle_consumer_group(group)
+            else:
                 self.settle(group, group.tick(now_s))
         self._set_timer()
+
+
+def _note(record: Record, classic: dict[str, Any], newer: dict[str, dict[tuple[str, str], Any]]) -> None:
+    """Note the latest record of each key about groups."""
+    if record.key is None:
+        return
+    found = consumer_records.parse(record)
+    if found is not None:
+        group, name, value = found
+        rows = newer.setdefault(group, {})
+        if value is None:
+            rows.pop(name, None)
+        else:
+            rows[name] = value
+        return
+    kind, key = records.parse_key(TABLE, record.key)
+    if kind == "GroupMetadata":
+        if record.value is None:
+            classic.pop(key.group, None)
+        else:
+            classic[key.group] = records.parse_value(TABLE, kind, record.value)
+
+
+def _classic_record(name: str, group: Group | None) -> Record:
+    """Return the record of a classic group, or the one that deletes it."""
+    key = records.pack_key(TABLE, "GroupMetadata", group=name)
+    if group is None:
+        return Record(None, key)
+    member = records.struct_of(TABLE, "GroupMetadata", "MemberMetadata")
+    value = records.pack_value(
+        TABLE,
+        "GroupMetadata",
+        VALUE_VERSION,
+        protocol_type=group.protocol_type or "",
+        generation=group.generation,
+        protocol=group.protocol,
+        leader=group.leader,
+        current_state_timestamp=group.since_ms,
+        members=[
+            member(
+                member_id=each.id,
+                group_instance_id=each.instance_id,
+                client_id=each.client_id,
+                client_host=each.client_host,
+                rebalance_timeout=round(each.rebalance_s * 1000),
+                session_timeout=round(each.session_s * 1000),
+                subscription=each.metadata(group.protocol),
+                assignment=each.assignment,
+            )
+            for each in group.members.values()
+        ],
+    )
+    return Record(value, key)
 
 
 # -- requests ------------------------------------------------------------------------------------------------
@@ -234,7 +404,10 @@ def join_group(request: Request) -> None:
         request.version >= 4,
         f"{name}-{uuid.uuid4()}",
     )
-    group = groups.get_or_new(body.group_id)
+    group = groups.classic_for_join(body.group_id)
+    if isinstance(group, Code):
+        _tell_joined(request, Joined(group, body.member_id))
+        return
     groups.settle(
         group, group.join(wanted, _later(request, partial(_tell_joined, request)), time.monotonic())
     )
@@ -285,7 +458,7 @@ def sync_group(request: Request) -> None:
             )
         )
 
-    group = request.broker.groups.get(body.group_id)
+    group = request.broker.groups.classic(body.group_id)
     if group is None:
         request.answer(made(error_code=Code.UNKNOWN_MEMBER_ID))
         return
@@ -304,7 +477,7 @@ def sync_group(request: Request) -> None:
 def heartbeat(request: Request) -> None:
     """Note that a member lives."""
     body = request.body
-    group = request.broker.groups.get(body.group_id)
+    group = request.broker.groups.classic(body.group_id)
     code = Code.UNKNOWN_MEMBER_ID
     if group is not None:
         code = group.heartbeat(body.member_id, body.group_instance_id, body.generation_id, time.monotonic())
@@ -314,7 +487,7 @@ def heartbeat(request: Request) -> None:
 def leave_group(request: Request) -> None:
     """Remove members from a group."""
     body, made, groups = request.body, request.response, request.broker.groups
-    group = groups.get(body.group_id)
+    group = groups.classic(body.group_id)
     identity = request.api.request.struct("MemberIdentity")
     leaving = body.members if request.version >= 3 else [identity(member_id=body.member_id)]
     one, found, answers = made.struct("MemberResponse"), [], []
@@ -330,90 +503,101 @@ def leave_group(request: Request) -> None:
         groups.settle(group, answers)
 
 
-def list_groups(request: Request) -> None:
-    """List every group: those with members, and those that committed something."""
-    body, made, groups = request.body, request.response, request.broker.groups
-    one = made.struct("ListedGroup")
-    states = {each.lower() for each in body.states_filter}
-    kinds = {each.lower() for each in body.types_filter}
-    known = {group.id: (group.protocol_type or "", group.state.value) for group in groups.all()}
-
-    def then(committed: dict[str, Any] | BaseException) -> None:
-        if not isinstance(committed, BaseException):
-            for name in committed:
-                known.setdefault(name, ("", State.EMPTY.value))
-        request.answer(
-            made(
-                groups=[
-                    one(group_id=name, protocol_type=kind, group_state=state, group_type="classic")
-                    for name, (kind, state) in sorted(known.items())
-                    if (not states or state.lower() in states) and (not kinds or "classic" in kinds)
-                ]
-            )
-        )
-
-    request.off_loop(request.broker.store.groups.offsets.all, then)
+# -- the newer protocol --------------------------------------------------------------------------------------
 
 
-def describe_groups(request: Request) -> None:
-    """Tell the members of groups and what they are assigned."""
+def consumer_group_heartbeat(request: Request) -> None:
+    """Take a heartbeat of a member: it joins, goes on, or leaves."""
+    body, groups = request.body, request.broker.groups
+    refused = _invalid(request)
+    if refused is not None:
+        _tell_beat(request, Answer(*refused))
+        return
+    member_id = body.member_id or str(uuid.uuid4())
+    joins, leaves = body.member_epoch == JOIN, body.member_epoch in (LEAVE, LEAVE_STATIC)
+    group = groups.consumer_for_join(body.group_id) if joins else groups.get(body.group_id)
+    if not isinstance(group, ConsumerGroup):
+        why = group if isinstance(group, str) else f"there is no consumer group {body.group_id!r}"
+        _tell_beat(request, Answer(Code.GROUP_ID_NOT_FOUND, member_id, body.member_epoch, message=why))
+        return
+    owned = body.topic_partitions
+    answer = group.beat(
+        Beat(
+            member_id,
+            body.member_epoch,
+            body.instance_id,
+            body.rack_id,
+            None if body.rebalance_timeout_ms < 0 else body.rebalance_timeout_ms / 1000,
+            body.subscribed_topic_names,
+            body.subscribed_topic_regex,
+            body.server_assignor,
+            None
+            if owned is None
+            else frozenset((each.topic_id, number) for each in owned for number in each.partitions),
+            request.client_id or "",
+            f"/{request.connection.peer}",
+        ),
+        groups.topics,
+        time.monotonic(),
+    )
+    if not groups.settle_consumer_group(group) and answer.code is Code.NONE:
+        answer = Answer(Code.COORDINATOR_NOT_AVAILABLE, member_id, body.member_epoch)
+    _tell_beat(request, answer, leaves)
+
+
+def _invalid(request: Request) -> tuple[Code, str, int, None, str] | None:
+    """Return what is wrong with a heartbeat by itself."""
+    body, limits = request.body, request.broker.limits
+    joins = body.member_epoch == JOIN
+    texts = (body.group_id, body.member_id, body.instance_id or "", body.rack_id or "")
+    code, why = Code.INVALID_REQUEST, ""
+    if not body.group_id:
+        why = "the group id is empty"
+    elif any(map(_is_long, (*texts, *(body.subscribed_topic_names or ())))):
+        why = f"a text is longer than {MAX_TEXT} bytes"
+    elif not body.member_id and (request.version >= 1 or not joins):
+        why = "the member id is empty"
+    elif body.instance_id == "" or body.rack_id == "":
+        why = "the instance id or the rack id is empty"
+    elif body.member_epoch < LEAVE_STATIC:
+        why = f"the member epoch is {body.member_epoch}"
+    elif body.member_epoch == LEAVE_STATIC and body.instance_id is None:
+        why = "a member without an instance id leaves for good"
+    elif joins and body.rebalance_timeout_ms < 0:
+        why = "a member that joins says its rebalance timeout"
+    elif joins and body.topic_partitions:
+        why = "a member that joins owns no partitions"
+    elif joins and body.subscribed_topic_names is None and not body.subscribed_topic_regex:
+        why = "a member that joins subscribes to topics"
+    elif body.server_assignor is not None and body.server_assignor not in limits.group_consumer_assignors:
+        known = ", ".join(limits.group_consumer_assignors)
+        code, why = Code.UNSUPPORTED_ASSIGNOR, f"the assignors are {known}, not {body.server_assignor!r}"
+    elif body.subscribed_topic_regex:
+        try:
+            request.broker.groups.topics.matching(body.subscribed_topic_regex)
+        except InvalidArgumentError as error:
+            code, why = Code.INVALID_REGULAR_EXPRESSION, str(error)
+    return (code, body.member_id, body.member_epoch, None, why) if why else None
+
+
+def _tell_beat(request: Request, answer: Answer, leaves: bool = False) -> None:
     made = request.response
-    one, member = made.struct("DescribedGroup"), made.struct("DescribedGroupMember")
-
-    def described(name: str) -> Any:
-        group = request.broker.groups.get(name)
-        if group is None:
-            code = Code.GROUP_ID_NOT_FOUND if request.version >= 6 else Code.NONE
-            return one(error_code=code, group_id=name, group_state=State.DEAD.value)
-        stable = group.state is State.STABLE
-        return one(
-            group_id=name,
-            group_state=group.state.value,
-            protocol_type=group.protocol_type or "",
-            protocol_data=(group.protocol or "") if stable else "",
-            members=[
-                member(
-                    member_id=each.id,
-                    group_instance_id=each.instance_id,
-                    client_id=each.client_id,
-                    client_host=each.client_host,
-                    member_metadata=each.metadata(group.protocol) if stable else b"",
-                    member_assignment=each.assignment if stable else b"",
-                )
-                for each in group.members.values()
-            ],
+    part = made.struct("TopicPartitions")
+    assignment = None
+    if answer.assignment is not None:
+        topics = consumer_records.by_topic(answer.assignment)
+        assignment = made.struct("Assignment")(
+            topic_partitions=[part(topic_id=topic, partitions=numbers) for topic, numbers in topics.items()]
         )
-
-    request.answer(made(groups=[described(name) for name in request.body.groups]))
-
-
-def delete_groups(request: Request) -> None:
-    """Delete groups without members, and what they committed."""
-    made, groups = request.response, request.broker.groups
-    one = made.struct("DeletableGroupResult")
-    offsets = request.broker.store.groups.offsets
-    busy = {name for name in request.body.groups_names if (found := groups.get(name)) and found.members}
-
-    def work() -> dict[str, Code]:
-        committed, codes = offsets.all(), {}
-        for name in request.body.groups_names:
-            codes[name] = Code.NON_EMPTY_GROUP if name in busy else Code.GROUP_ID_NOT_FOUND
-            if name not in busy and name in committed:
-                offsets.forget(name, committed[name])
-                codes[name] = Code.NONE
-        return codes
-
-    def then(codes: dict[str, Code] | BaseException) -> None:
-        found = []
-        for name in request.body.groups_names:
-            code = Code.COORDINATOR_NOT_AVAILABLE if isinstance(codes, BaseException) else codes[name]
-            group = groups.get(name)
-            if group is not None and group.members:  # perhaps since the look
-                code = Code.NON_EMPTY_GROUP
-            elif group is not None:
-                groups.forget(name)
-                code = Code.NONE if code is Code.GROUP_ID_NOT_FOUND else code
-            found.append(one(group_id=name, error_code=code))
-        request.answer(made(results=found))
-
-    request.off_loop(work, then)
+    good = answer.code is Code.NONE
+    interval_ms = request.broker.limits.group_consumer_heartbeat_interval_ms
+    request.answer(
+        made(
+            error_code=answer.code,
+            error_message=answer.message,
+            member_id=answer.member_id if good else None,
+            member_epoch=answer.epoch if good else 0,
+            heartbeat_interval_ms=interval_ms if good and not leaves else 0,
+            assignment=assignment,
+        )
+    )

@@ -17,7 +17,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from stratalog import locks
-from stratalog.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError, SerializationError
+from stratalog.errors import (
+    ClosedError,
+    GroupInUseError,
+    InvalidArgumentError,
+    OffsetOutOfRangeError,
+    SerializationError,
+)
 from stratalog.log.arguments import (
     Moment,
     check_all,
@@ -102,14 +108,34 @@ class Groups:
         self._lock = locks.lock("groups")
         self._members: dict[str, list[_Member]] = {}
         self._owners: dict[str, dict[TopicPartition, _Member]] = {}
+        self._claimed: set[str] = set()
+        """Groups that clients of a broker have."""
 
     def members(self, group: str) -> int:
         """Return how many consumers a group has here."""
         return sum(not each.gone for each in self._members.get(group, ()))
 
+    def claim(self, group: str) -> bool:
+        """Keep a group for clients of a broker; False if it has consumers here."""
+        with self._lock:
+            if any(not each.gone for each in self._members.get(group, ())):
+                return False
+            self._claimed.add(group)
+            return True
+
+    def release(self, group: str) -> None:
+        """Let consumers of this process join a group again."""
+        with self._lock:
+            self._claimed.discard(group)
+
     def join(self, member: _Member) -> None:
         """Take a consumer in; the others learn of it."""
         with self._lock:
+            if member.group in self._claimed:
+                raise GroupInUseError(
+                    f"clients of the broker are members of the group {member.group!r}, and would read the"
+                    " same partitions; use another group, or wait until they have left"
+                )
             members = self._members.setdefault(member.group, [])
             members.append(member)
             others = members[:-1]
