@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from stratalog.broker import cluster, configs, fetch, metadata, offsets, produce
 from stratalog.broker.connection import Connection, Part
-from stratalog.broker.groups import committed, coordinator, listing
+from stratalog.broker.groups import committed, coordinator, expiry, listing
 from stratalog.broker.loop import READ, EventLoop
 from stratalog.broker.sessions import Sessions
 from stratalog.broker.syncing import Syncs
@@ -54,6 +54,9 @@ class Limits:
     max_incremental_fetch_session_cache_slots: int = 1000
     group_initial_rebalance_delay_ms: int = 100
     """Kafka waits 3,000 ms, for many consumers on many machines."""
+    offsets_retention_minutes: int = 10_080
+    """How long the offsets of a group are kept after its last member left; -1: for ever."""
+    offsets_retention_check_interval_ms: int = 600_000
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_max_size: int = 2**31 - 1
@@ -188,6 +191,7 @@ HANDLERS: dict[str, tuple[Callable[[Request], None], int]] = {
     "ListGroups": (listing.list_groups, -1),
     "DescribeGroups": (listing.describe_groups, -1),
     "DeleteGroups": (listing.delete_groups, -1),
+    "OffsetDelete": (expiry.offset_delete, -1),
 }
 NEWEST = {"InitProducerId": 5}
 """Where Kafka's newest version is not stable yet."""
@@ -277,6 +281,7 @@ class Broker:
         try:
             if not self._stopping:
                 self.groups.load()
+                expiry.Expiry(self).start()
                 self.loop.run()
         finally:
             self._stopping = True

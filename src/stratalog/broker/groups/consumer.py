@@ -163,6 +163,8 @@ class ConsumerGroup:
     """Records that are not written yet."""
     looked: Topics | None = None
     """The topics at the last look for changes; None: look again."""
+    since_ms: int = -1
+    """When it was last written, or read after a restart: an empty group is empty since then."""
     dead: bool = False
     """It is deleted, and so are its records."""
 
@@ -267,12 +269,14 @@ class ConsumerGroup:
             return None
         return next((each for each in self.members.values() if each.instance_id == instance_id), None)
 
-    def is_subscribed(self, topic: str, topics: Topics) -> bool:
-        """Return whether a member subscribes to a topic."""
-        return any(
-            topic in each.topics or (each.regex and topic in topics.matching(each.regex))
-            for each in self.members.values()
-        )
+    def subscribed_names(self, topics: Topics) -> frozenset[str]:
+        """Return the topics that members subscribe to."""
+        found: set[str] = set()
+        for each in self.members.values():
+            found.update(each.topics)
+            if each.regex:
+                found.update(topics.matching(each.regex))
+        return frozenset(found)
 
     def restore(self, member: Member, now_s: float) -> None:
         """Take in a member that an earlier run wrote; it has a session's time to be heard of."""

@@ -72,6 +72,7 @@ class Groups:
             self._groups[name] = self._restored(name, value, now_s)
         for name, rows in newer.items():
             group = self._new_consumer_group(name)
+            group.since_ms = self._now_ms
             try:
                 if consumer_records.restore(group, rows, now_s):
                     self._groups[name] = group
@@ -240,8 +241,9 @@ class Groups:
         """Write what changed in a group; what could not be written is tried again with its next step."""
         written = True
         if group.changed:
+            group.since_ms = self._now_ms
             try:
-                self._append(group.id, consumer_records.step_records(group, self._now_ms))
+                self._append(group.id, consumer_records.step_records(group, group.since_ms))
                 group.changed.clear()
             except (StratalogError, OSError, ValueError) as error:
                 written = False
@@ -497,10 +499,10 @@ def leave_group(request: Request) -> None:
             code, due = group.leave(each.member_id, each.group_instance_id, time.monotonic())
             answers += due
         found.append(one(member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=code))
-    first = found[0].error_code if found and request.version < 3 else Code.NONE
-    request.answer(made(error_code=first, members=found))
     if group is not None:
         groups.settle(group, answers)
+    first = found[0].error_code if found and request.version < 3 else Code.NONE
+    request.answer(made(error_code=first, members=found))
 
 
 # -- the newer protocol --------------------------------------------------------------------------------------

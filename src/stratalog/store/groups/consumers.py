@@ -115,6 +115,12 @@ class Groups:
         """Return how many consumers a group has here."""
         return sum(not each.gone for each in self._members.get(group, ()))
 
+    def topics_of(self, group: str) -> frozenset[str]:
+        """Return the topics that consumers of a group read here."""
+        with self._lock:
+            members = self._members.get(group, ())
+            return frozenset(name for each in members if not each.gone for name in each.topics)
+
     def claim(self, group: str) -> bool:
         """Keep a group for clients of a broker; False if it has consumers here."""
         with self._lock:
