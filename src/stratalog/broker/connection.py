@@ -77,11 +77,24 @@ class Connection:
             _release(parts)
             return
         self.busy, self.abandoned = False, None
-        if parts:
+        if parts and not (len(parts) == 1 and not self._out and self._sent(parts[0])):
             self._out.extend(parts)
             self._flush()
         if self.open and not self._handling:
             self._take_frames()
+
+    def _sent(self, part: Part) -> bool:
+        """Send a whole answer at once, as most are; False, with nothing sent, if it is not one for that."""
+        if type(part) is not bytes or len(part) > FIRST_BUFFER:
+            return False
+        try:
+            sent = self._sock.send(part)
+        except OSError:  # `_flush` finds it too, unless there is room by then
+            return False
+        if sent < len(part):
+            self._out.append(memoryview(part)[sent:])
+            self._watch()
+        return True
 
     def close(self, why: str = "") -> None:
         """Close the socket; the requests at hand get no answer."""
@@ -106,7 +119,7 @@ class Connection:
         if self._have == len(self._buffer):
             self._grow()
         try:
-            size = self._sock.recv_into(self._buffer[self._have :])
+            size = self._sock.recv_into(self._buffer[self._have :] if self._have else self._buffer)
         except BlockingIOError:
             return
         except OSError as error:
@@ -145,7 +158,9 @@ class Connection:
                     raise
         finally:
             self._handling = False
-        if at and self.open:
+        if at == self._have and len(self._buffer) <= LARGE_BUFFER:
+            self._have = 0
+        elif at and self.open:
             rest = bytes(self._buffer[at : self._have])
             if len(self._buffer) > LARGE_BUFFER and len(rest) <= FIRST_BUFFER:
                 self._buffer = memoryview(bytearray(FIRST_BUFFER))

@@ -9,6 +9,8 @@ from stratalog.broker.codes import Code, code_of
 from stratalog.broker.metadata import INTERNAL, find_topic
 from stratalog.errors import StratalogError
 from stratalog.format import batch as batches
+from stratalog.log.write.produce import BatchesAppended
+from stratalog.store.topic import Topic
 
 if TYPE_CHECKING:
     from stratalog.broker.server import Request
@@ -32,6 +34,14 @@ def produce(request: Request) -> None:
     answer.finish()
 
 
+def answer_one(request: Request, topic: Topic, outcome: BatchesAppended | BaseException) -> None:
+    """Answer a request of one partition whose batches were appended, or refused, before."""
+    answer = _Answer(request)
+    [data] = request.body.topic_data
+    answer.add_outcome(data, topic, outcome)
+    answer.finish()
+
+
 class _Answer:
     """The answer of one request, sent when the last partition is durable enough."""
 
@@ -45,6 +55,15 @@ class _Answer:
         self._parts.append((data, parts))
         for part in data.partition_data:
             parts.append(self._append(data, part, parts, len(parts)))
+
+    def add_outcome(self, data: Any, topic: Topic, outcome: BatchesAppended | BaseException) -> None:
+        [part] = data.partition_data
+        parts: list[Any] = []
+        self._parts.append((data, parts))
+        if isinstance(outcome, BaseException):
+            parts.append(self._refused(part, outcome))
+        else:
+            parts.append(self._placed(topic, part.index, outcome, parts, 0))
 
     def finish(self) -> None:
         self._left -= 1
@@ -85,24 +104,31 @@ class _Answer:
             if batches.has_transactional(part.records):  # nobody would ever end it
                 return made(index=part.index, error_code=Code.INVALID_TXN_STATE, base_offset=-1)
             placed = topic.append_batches(part.index, part.records, wait=False)
-            if placed.flush_due:  # readers see it from then on, also where nobody waits
-                waiter = None
-                if request.body.acks:
-                    self._left += 1
-                    waiter = partial(self._synced, parts, at)
-                request.broker.syncs.add(topic, part.index, placed.last_offset + 1, waiter)
-            return made(
-                index=part.index,
-                base_offset=placed.base_offset,
-                log_append_time_ms=placed.timestamp,
-                log_start_offset=placed.log_start_offset,
-            )
+            return self._placed(topic, part.index, placed, parts, at)
         except (StratalogError, OSError) as error:
-            failed = self._failed(part.index, error)
-            magic = part.records[MAGIC_AT : MAGIC_AT + 1]
-            if failed.error_code == Code.CORRUPT_MESSAGE and len(magic) and magic[0] < MAGIC:
-                failed = failed._replace(error_code=Code.INVALID_RECORD)
-            return failed
+            return self._refused(part, error)
+
+    def _refused(self, part: Any, error: BaseException) -> Any:
+        failed = self._failed(part.index, error)
+        magic = part.records[MAGIC_AT : MAGIC_AT + 1]
+        if failed.error_code == Code.CORRUPT_MESSAGE and len(magic) and magic[0] < MAGIC:
+            failed = failed._replace(error_code=Code.INVALID_RECORD)
+        return failed
+
+    def _placed(self, topic: Topic, index: int, placed: BatchesAppended, parts: list[Any], at: int) -> Any:
+        request = self._request
+        if placed.flush_due:  # readers see it from then on, also where nobody waits
+            waiter = None
+            if request.body.acks:
+                self._left += 1
+                waiter = partial(self._synced, parts, at)
+            request.broker.syncs.add(topic, index, placed.last_offset + 1, waiter)
+        return request.response.struct("PartitionProduceResponse")(
+            index=index,
+            base_offset=placed.base_offset,
+            log_append_time_ms=placed.timestamp,
+            log_start_offset=placed.log_start_offset,
+        )
 
     def _failed(self, index: int, error: BaseException) -> Any:
         response = self._request.response

@@ -25,6 +25,7 @@ from stratalog.broker.connection import Connection, Part
 from stratalog.broker.groups import committed, coordinator, expiry, listing
 from stratalog.broker.loop import READ, EventLoop
 from stratalog.broker.sessions import Sessions
+from stratalog.broker.shortcut import Shortcut
 from stratalog.broker.syncing import Syncs
 from stratalog.errors import ClosedError, InvalidArgumentError
 from stratalog.store import Store
@@ -235,6 +236,7 @@ class Broker:
         self.syncs = Syncs(self.loop)
         self.groups = coordinator.Groups(self)
         self.sessions = Sessions(self.loop, limits.max_incremental_fetch_session_cache_slots)
+        self._shortcut = Shortcut(self)
         self.connections: set[Connection] = set()
         self._by_ip: Counter[str] = Counter()
         self.pool = ThreadPoolExecutor(OFF_LOOP_THREADS, thread_name_prefix="stratalog-broker-work")
@@ -400,13 +402,19 @@ class Broker:
             request = Request(self, connection, api, 0, header, None)
             metadata.unknown_version(request)
             return
+        try:
+            if api.handle is produce.produce and self._shortcut.take(connection, api, version, frame):
+                return
+            api.handle(self.request(connection, api, version, frame))
+        except ClosedError as error:  # the program closed the store before it stopped the broker
+            connection.close(str(error))
+
+    def request(self, connection: Connection, api: Api, version: int, frame: memoryview) -> Request:
+        """Return a frame as a request; ValueError if it is none."""
         flexible = version in api.request.flexible
         header, at = self._headers.decode(frame, 2 if flexible else 1)
         body, _ = api.request.decode(frame, version, at) if at < len(frame) else (api.request(), at)
-        try:
-            api.handle(Request(self, connection, api, version, header, body))
-        except ClosedError as error:  # the program closed the store before it stopped the broker
-            connection.close(str(error))
+        return Request(self, connection, api, version, header, body)
 
 
 def serve(

@@ -21,6 +21,7 @@ MODULES = (
     "_keys",
     "_filter",
     "_wire",
+    "_frames",
     "_dump",
 )
 """Each after those it uses. ``_dump`` is imported by the command that needs it."""
@@ -30,6 +31,7 @@ compiled: bool = loader.prepare(*MODULES)
 from stratalog.kernel._decode import decode_columns, decode_tuples, find_tuple, walk_records  # noqa: E402
 from stratalog.kernel._encode import encode_columns, encode_one, encode_tuples, use_error  # noqa: E402
 from stratalog.kernel._filter import blank, filter_rows, find_rows  # noqa: E402
+from stratalog.kernel._frames import parse_produce, produce_answer  # noqa: E402
 from stratalog.kernel._hash import (  # noqa: E402
     crc32c,
     crc32c_combine,
@@ -100,8 +102,10 @@ __all__ = [
     "key_rows",
     "murmur2",
     "now_ms",
+    "parse_produce",
     "partition_for_key",
     "plan_run",
+    "produce_answer",
     "scan_batches",
     "sum_batches",
     "use_error",

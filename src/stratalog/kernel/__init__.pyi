@@ -414,3 +414,16 @@ def encode_message(
     framed: bool = False,
     gaps: list[tuple[int, Any]] | None = None,
 ) -> bytes: ...
+
+# -- _frames: Produce requests of one partition
+
+def parse_produce(frame: Bytes) -> tuple[int, int, bytes, int, int, int] | None: ...
+def produce_answer(
+    version: int,
+    correlation: int,
+    topic: bytes,
+    partition: int,
+    base_offset: int,
+    append_time: int,
+    log_start_offset: int,
+) -> bytes: ...

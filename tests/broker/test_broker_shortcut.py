@@ -1,0 +1,157 @@
+"""Produce requests on the short way: the answers, and the log, are those of the plain one, byte for byte."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+import stratalog
+from stratalog import Broker, Store
+from stratalog.broker.codes import Code
+from stratalog.broker.shortcut import Shortcut
+from stratalog.testing.clock import ManualClock
+from stratalog.wire.messages import codec
+from tests.store.test_door import NOW, make_batch
+
+REQUEST, RESPONSE = codec("ProduceRequest"), codec("ProduceResponse")
+HEADER = codec("RequestHeader", "headers")
+CONFIGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "stamped": {"message.timestamp.type": "LogAppendTime"},
+    "safe": {"flush.messages": 1},
+    "small": {"max.message.bytes": 300},
+    "keyed": {"cleanup.policy": "compact"},
+    "packed": {"compression.type": "lz4"},
+}
+
+
+def frames(store: Store) -> list[bytes]:
+    """Requests, good and bad, of every version that is served."""
+    bodies = {
+        "one": make_batch([b"a"]),
+        "several": make_batch([b"a", b"bb"], codec=3) + make_batch([b"c"], codec=4),
+        "keyless": make_batch([b"a"], key=None),
+        "large": make_batch([b"x" * 400]),
+        "crc": make_batch([b"a"])[:-1] + b"\x01",
+        "garbage": b"\0" * 80,
+        "short": make_batch([b"a"])[:-3],
+        "transactional": make_batch([b"a"], producer_id=5, epoch=0, sequence=0, transactional=True),
+        "first": make_batch([b"a"], producer_id=7, epoch=0, sequence=0),
+        "repeated": make_batch([b"a"], producer_id=7, epoch=0, sequence=0),
+        "gap": make_batch([b"a"], producer_id=7, epoch=0, sequence=9),
+        "fenced": make_batch([b"a"], producer_id=7, epoch=-1, sequence=1),
+        "empty": b"",
+    }
+    made = []
+    for version in range(3, 14):
+        for name in CONFIGS:
+            made += [frame(store, version, name, 0, records) for records in bodies.values()]
+        made += [
+            frame(store, version, "plain", 1, bodies["one"]),
+            frame(store, version, "plain", -1, bodies["one"]),
+            frame(store, version, "unknown", 0, bodies["one"]),
+            frame(store, version, "__consumer_offsets", 0, bodies["one"]),
+            frame(store, version, "plain", 0, bodies["one"], acks=1),
+            frame(store, version, "plain", 0, bodies["one"], acks=7),
+            frame(store, version, "plain", 0, None),
+        ]
+    return made
+
+
+def frame(
+    store: Store, version: int, topic: str, partition: int, records: bytes | None, acks: int = -1
+) -> bytes:
+    part = REQUEST.struct("PartitionProduceData")(index=partition, records=records)
+    where: dict[str, Any] = {"name": topic}
+    if version >= 13:
+        entry = store.partitions.registry.topic(topic)
+        assert entry is None or entry.id is not None
+        where = {"topic_id": b"\x07" * 16 if entry is None or entry.id is None else entry.id.bytes}
+    topics = [REQUEST.struct("TopicProduceData")(partition_data=[part], **where)]
+    head = HEADER.encode(
+        HEADER(request_api_key=0, request_api_version=version, correlation_id=version, client_id="c"),
+        2 if version in REQUEST.flexible else 1,
+    )
+    return REQUEST.encode(REQUEST(acks=acks, timeout_ms=1000, topic_data=topics), version, head, framed=True)
+
+
+@contextmanager
+def connected(broker: Broker) -> Iterator[tuple[socket.socket, BinaryIO]]:
+    with socket.create_connection(broker.address, timeout=30) as sock, sock.makefile("rb") as file:
+        yield sock, file
+
+
+def replay(path: Path) -> tuple[list[bytes], dict[str, bytes]]:
+    """Return the answers to all requests, and the log of each topic."""
+    answers = []
+    with stratalog.open(path, clock=ManualClock(NOW + 1000)) as store:
+        for name, config in CONFIGS.items():
+            store.create_topic(name, config=config)
+        with stratalog.serve(store) as broker, connected(broker) as (sock, file):
+            for each in frames(store):
+                sock.sendall(each)
+                answers.append(file.read(int.from_bytes(file.read(4), "big")))
+        for name in CONFIGS:  # ids are random
+            entry = store.partitions.entry(name)
+            assert entry.id is not None
+            answers = [each.replace(entry.id.bytes, name.encode()) for each in answers]
+        assert all(store.topic(name).log_end_offset(0) > 10 for name in CONFIGS)
+    found = {name: sorted(path.glob(f"{name}-0/*.log")) for name in CONFIGS}
+    return answers, {name: b"".join(map(Path.read_bytes, files)) for name, files in found.items()}
+
+
+def test_answers_and_logs_are_those_of_the_plain_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    real = Shortcut.take
+
+    def take(self: Shortcut, *args: Any) -> bool:
+        taken.append(real(self, *args))
+        return taken[-1]
+
+    monkeypatch.setattr(Shortcut, "take", take)
+    short = replay(tmp_path / "short")
+    assert taken.count(True) > taken.count(False) > 100, "both ways were gone"
+    monkeypatch.setattr(Shortcut, "take", lambda *_: False)
+    plain = replay(tmp_path / "plain")
+    assert short[0] == plain[0]
+    assert short[1] == plain[1]
+
+
+def test_a_topic_made_again_under_its_name_is_found(store: Store, broker: Broker) -> None:
+    with connected(broker) as (sock, file):
+
+        def produce(version: int) -> bytes:
+            sock.sendall(frame(store, version, "orders", 0, make_batch([b"a"])))
+            return file.read(int.from_bytes(file.read(4), "big"))
+
+        for _ in range(3):
+            store.create_topic("orders")
+            assert produce(8) != produce(8)
+            assert produce(13)
+            assert store.topic("orders").log_end_offset(0) == 3
+            before = frame(store, 13, "orders", 0, make_batch([b"a"]))
+            store.delete_topic("orders")
+            sock.sendall(before)
+            answer = file.read(int.from_bytes(file.read(4), "big"))
+            part = RESPONSE.decode(answer, 13, 5)[0].responses[0].partition_responses[0]
+            assert part.error_code == Code.UNKNOWN_TOPIC_ID
+
+
+def test_without_acknowledgement_nothing_is_answered_and_an_error_closes(
+    store: Store, broker: Broker
+) -> None:
+    topic = store.create_topic("orders")
+    with connected(broker) as (sock, file):
+        sock.sendall(frame(store, 8, "orders", 0, make_batch([b"a"]), acks=0))
+        sock.sendall(frame(store, 8, "orders", 0, make_batch([b"b"])))
+        answer = file.read(int.from_bytes(file.read(4), "big"))
+        part = RESPONSE.decode(answer, 8, 4)[0].responses[0].partition_responses[0]
+        assert (part.error_code, part.base_offset) == (0, 1)
+        sock.sendall(frame(store, 8, "orders", 0, make_batch([b"c"])[:-1] + b"\1", acks=0))
+        assert file.read(1) == b""
+    assert topic.log_end_offset(0) == 2
