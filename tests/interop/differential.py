@@ -24,7 +24,6 @@ MASKED = {
     "member_id": "an id",
     "leader": "an id",
     "replica_directory_id": "an id",
-    "generation_id_or_member_epoch": None,
     "log_append_time_ms": None,
     "log_dir": "a path",
     "last_fetch_timestamp": "a time",
@@ -50,11 +49,11 @@ class Server:
     address: tuple[str, int]
     ids: dict[str, bytes] = field(default_factory=dict)
     """Topic ids by name."""
-    kept: dict[str, Any] = field(default_factory=dict)
+    kept: dict[Any, Any] = field(default_factory=dict)
     """What earlier answers said that later requests need."""
     wire: Wire | None = None
 
-    def ask(self, name: str, version: int, **fields: Any) -> Any:
+    def ask(self, name: str, version: int, /, **fields: Any) -> Any:
         """Return the answer, or `CLOSED`."""
         if self.wire is None:
             self.wire = Wire(self)  # type: ignore[arg-type]  # it has an address
@@ -75,6 +74,7 @@ class Server:
             self.wire.sock.close()
 
 
+GENERATIONS = ("generation_id", "member_epoch", "group_epoch", "assignment_epoch")
 LOADING = (14, 15, 16)
 """A coordinator that is not there yet."""
 Fields = Callable[[Server, int], dict[str, Any]]
@@ -95,7 +95,7 @@ class Case:
         fields = self.fields(server, version)
         answer = server.ask(self.api, version, **fields)
         deadline = time.monotonic() + 30
-        while getattr(answer, "error_code", 0) in LOADING and time.monotonic() < deadline:
+        while _loading(answer, server) and time.monotonic() < deadline:
             time.sleep(0.05)
             answer = server.ask(self.api, version, **fields)
         self.after(server, version, answer)
@@ -110,11 +110,12 @@ def paths(value: Any, server: Server, at: str = "") -> Iterator[tuple[str, Any]]
     elif isinstance(value, tuple):
         yield f"{at}.#", len(value)
         for place, each in enumerate(value):
+            told = each._asdict() if hasattr(each, "_asdict") else {}
             name = next(
-                (str(found) for key in NAMES if (found := getattr(each, key, "")) not in ("", None)), None
+                (str(told[key]) for key in NAMES if told.get(key) not in (None, "")), told.get("group_id")
             )
-            if name is not None and hasattr(each, "resource_type"):
-                name = f"{name}, kind {each.resource_type}"
+            if name is not None and "resource_type" in told:
+                name = f"{name}, kind {told['resource_type']}"
             there = f"{at}[{place if name is None else name}]"
             yield there, "there"
             yield from paths(each, server, there)
@@ -122,10 +123,16 @@ def paths(value: Any, server: Server, at: str = "") -> Iterator[tuple[str, Any]]
         yield at, _masked(at.rpartition(".")[2], value, server)
 
 
+def _loading(answer: Any, server: Server) -> bool:
+    return any(path.endswith("error_code") and value in LOADING for path, value in paths(answer, server))
+
+
 def _masked(name: str, value: Any, server: Server) -> Any:
     if name == "topic_id":
         known = {topic_id: f"id of {topic}" for topic, topic_id in server.ids.items()}
         return known.get(value, "no id" if value == bytes(16) else "an id")
+    if name in GENERATIONS and value not in (-1, 0):
+        return "a generation"
     if name in TEXTS:
         return "words"
     if name == "session_id":
@@ -387,9 +394,11 @@ def cases() -> list[Case]:
         Case("Metadata", "a bad name", metadata("a b")),
         Case("Metadata", "no topic", always(topics=()), versions=range(1, 14)),
         Case("Metadata", "by id", lambda s, v: {"topics": [
-            _struct("Metadata", "MetadataRequestTopic", name=None, topic_id=s.ids["made-7"]),
-            _struct("Metadata", "MetadataRequestTopic", name=None, topic_id=bytes(15) + b"\7"),
-        ]}, versions=range(12, 14)),
+            _struct("Metadata", "MetadataRequestTopic", name=None, topic_id=s.ids["made-7"])]},
+            versions=range(12, 14)),
+        Case("Metadata", "by an unknown id", always(topics=[
+            _struct("Metadata", "MetadataRequestTopic", name=None, topic_id=bytes(15) + b"\7")]),
+            versions=range(12, 14)),
         Case("DescribeTopicPartitions", "some topics", always(topics=[
             _struct("DescribeTopicPartitions", "TopicRequest", name=name) for name in ("set-7", "made-7")])),
         Case("DescribeTopicPartitions", "an unknown one", always(topics=[
@@ -559,6 +568,8 @@ def cases() -> list[Case]:
         Case("DescribeAcls", "all", always(
             resource_type_filter=1, resource_name_filter=None, pattern_type_filter=1, principal_filter=None,
             host_filter=None, operation=1, permission_type=1)),
+        *_groups(),
+        *_newer_groups(),
         Case("InitProducerId", "no transaction", always(transactional_id=None, transaction_timeout_ms=1000)),
         Case("ApiVersions", "a client", always(client_software_name="t", client_software_version="1")),
         Case("ApiVersions", "a client with a bad name", always(
@@ -569,9 +580,148 @@ def cases() -> list[Case]:
              after=settled),
         Case("DeleteTopics", "twice", delete_topics(lambda v: "x", lambda v: "x")),
         Case("DeleteTopics", "by id", lambda s, v: {"timeout_ms": 20_000, "topics": [
-            _struct("DeleteTopics", "DeleteTopicState", name=None, topic_id=s.ids["dflt-7"]),
-            _struct("DeleteTopics", "DeleteTopicState", name=None, topic_id=bytes(15) + b"\7"),
-        ]}, versions=range(6, 7)),
+            _struct("DeleteTopics", "DeleteTopicState", name=None, topic_id=s.ids["dflt-7"])]},
+            versions=range(6, 7)),
+        Case("DeleteTopics", "by an unknown id", always(timeout_ms=20_000, topics=[
+            _struct("DeleteTopics", "DeleteTopicState", name=None, topic_id=bytes(15) + b"\7")]),
+            versions=range(6, 7)),
+    ]  # fmt: skip
+
+
+def _groups() -> list[Case]:
+    """Return the requests of classic groups: of none, of one that commits alone, and of one member."""
+
+    def member(server: Server, version: int, **more: Any) -> dict[str, Any]:
+        kept = server.kept.get(("member", version), ("", -1))
+        return {"group_id": f"classic-{version}", "member_id": kept[0], "generation_id": kept[1], **more}
+
+    def joining(server: Server, version: int) -> dict[str, Any]:
+        return {**join, "group_id": f"classic-{version}", "member_id": member(server, version)["member_id"]}
+
+    def joined(server: Server, version: int, answer: Any) -> None:
+        server.kept["member", version] = (answer.member_id, answer.generation_id)
+
+    def commit(group: str, topic: str, partition: int = 0, text: str | None = "m", **more: Any) -> Fields:
+        def fields(server: Server, version: int) -> dict[str, Any]:
+            part = _struct(
+                "OffsetCommit", "OffsetCommitRequestPartition", partition_index=partition,
+                committed_offset=2, committed_leader_epoch=0, committed_metadata=text,
+            )  # fmt: skip
+            of = _struct(
+                "OffsetCommit", "OffsetCommitRequestTopic",
+                name=topic, topic_id=server.ids.get(topic, bytes(15) + b"\7"), partitions=[part],
+            )  # fmt: skip
+            known = {"group_id": group, "generation_id_or_member_epoch": -1, "topics": [of]}
+            return known | more
+
+        return fields
+
+    def committed(group: str, topic: str | None) -> Fields:
+        def fields(server: Server, version: int) -> dict[str, Any]:
+            topic_id = server.ids.get(topic or "", bytes(15) + b"\7")
+            one = {"name": topic or "", "partition_indexes": (0, 1)}
+            old = [_struct("OffsetFetch", "OffsetFetchRequestTopic", **one)]
+            new = [_struct("OffsetFetch", "OffsetFetchRequestTopics", **one, topic_id=topic_id)]
+            asked = _struct("OffsetFetch", "OffsetFetchRequestGroup", group_id=group, topics=new)
+            if topic is None:
+                old, asked = None, asked._replace(topics=None)  # type: ignore[assignment]
+            return {"group_id": group, "topics": old, "groups": [asked]}
+
+        return fields
+
+    protocol = _struct("JoinGroup", "JoinGroupRequestProtocol", name="range", metadata=b"m")
+    join = {
+        "session_timeout_ms": 30_000, "rebalance_timeout_ms": 30_000, "protocol_type": "consumer",
+        "protocols": [protocol], "group_instance_id": None,
+    }  # fmt: skip
+    first = {"group_id": "classic", "member_id": ""}
+    kind = {"protocol_type": "consumer", "protocol_name": "range"}
+    stranger: dict[str, Any] = {"group_id": "classic-5", "member_id": "nobody", "generation_id": 1}
+    return [
+        Case("FindCoordinator", "of a group", always(key="g", key_type=0, coordinator_keys=("g", "h"))),
+        Case("FindCoordinator", "of nothing known", always(key="g", key_type=9, coordinator_keys=("g",)),
+             versions=range(1, 7)),
+        Case("OffsetCommit", "without members", commit("alone", "made-7")),
+        Case("OffsetCommit", "an unknown topic", commit("alone", "nobody")),
+        Case("OffsetCommit", "an unknown partition", commit("alone", "made-7", 9)),
+        Case("OffsetCommit", "long words", commit("alone", "made-7", text="x" * 5000)),
+        Case("OffsetCommit", "no group", commit("", "made-7")),
+        Case("OffsetCommit", "a stranger", commit("alone", "made-7", member_id="x",
+                                                  generation_id_or_member_epoch=7)),
+        Case("OffsetFetch", "some", committed("alone", "made-7")),
+        Case("OffsetFetch", "all", committed("alone", None), versions=range(2, 11)),
+        Case("OffsetFetch", "an unknown topic", committed("alone", "nobody")),
+        Case("OffsetFetch", "of nobody", committed("nobody", "made-7")),
+        Case("JoinGroup", "no group", always(**join, group_id="", member_id="")),
+        Case("JoinGroup", "a short session", always(**{**join, "session_timeout_ms": 1}, **first)),
+        Case("JoinGroup", "a long session", always(**{**join, "session_timeout_ms": 10**9}, **first)),
+        Case("JoinGroup", "a stranger", always(**join, group_id="classic", member_id="nobody")),
+        Case("JoinGroup", "no protocol", always(**{**join, "protocols": ()}, **first)),
+        Case("JoinGroup", "a new member", joining,
+             after=joined),
+        Case("JoinGroup", "with its id", joining, after=joined),
+        Case("SyncGroup", "a stranger", always(**stranger, **kind)),
+        Case("SyncGroup", "the leader", lambda s, v: member(
+            s, v + 4, **kind,
+            assignments=[_struct("SyncGroup", "SyncGroupRequestAssignment",
+                                 member_id=s.kept["member", v + 4][0], assignment=b"a")])),
+        Case("SyncGroup", "a wrong generation",
+             lambda s, v: {**member(s, v + 4, **kind), "generation_id": 77}),
+        Case("Heartbeat", "a member", lambda s, v: member(s, v + 4)),
+        Case("Heartbeat", "a stranger", always(**stranger)),
+        Case("Heartbeat", "a wrong generation", lambda s, v: {**member(s, v + 4), "generation_id": 77}),
+        Case("DescribeGroups", "a group", always(groups=("classic-7",))),
+        Case("DescribeGroups", "offsets alone", always(groups=("alone",))),
+        Case("DescribeGroups", "nobody", always(groups=("nobody", ""))),
+        Case("ListGroups", "all", always()),
+        Case("ListGroups", "those without members", always(states_filter=("Empty",)), versions=range(4, 6)),
+        Case("ListGroups", "an unknown state", always(states_filter=("no",)), versions=range(4, 6)),
+        Case("ListGroups", "an unknown kind", always(types_filter=("no",)), versions=range(5, 6)),
+        Case("DeleteGroups", "one that has members", always(groups_names=("classic-7", "nobody"))),
+        Case("LeaveGroup", "a stranger", always(
+            group_id="classic-5", member_id="nobody",
+            members=[_struct("LeaveGroup", "MemberIdentity", member_id="nobody")])),
+        Case("LeaveGroup", "a member", lambda s, v: {
+            "group_id": f"classic-{v + 4}", "member_id": s.kept["member", v + 4][0],
+            "members": [_struct("LeaveGroup", "MemberIdentity", member_id=s.kept["member", v + 4][0])]}),
+        Case("DeleteGroups", "one", lambda s, v: {"groups_names": ("alone",)}, versions=range(2, 3)),
+    ]  # fmt: skip
+
+
+def _newer_groups() -> list[Case]:
+    """Return the requests of groups whose assignor is the broker, and OffsetDelete."""
+    delete = _struct("OffsetDelete", "OffsetDeleteRequestPartition", partition_index=0)
+    topics = [
+        _struct("OffsetDelete", "OffsetDeleteRequestTopic", name=name, partitions=[delete])
+        for name in ("made-7", "nobody")
+    ]
+    join = {
+        "member_id": "AAAAAAAAAAAAAAAAAAAAAQ", "member_epoch": 0, "rebalance_timeout_ms": 30_000,
+        "subscribed_topic_names": ("made-7",), "topic_partitions": (),
+    }  # fmt: skip
+    beat = {"member_id": "AAAAAAAAAAAAAAAAAAAAAQ"}
+
+    def joined(server: Server, _: int, answer: Any) -> None:
+        server.kept["epoch"] = answer.member_epoch
+
+    def group(more: dict[str, Any]) -> Fields:
+        return lambda server, version: {"group_id": f"newer-{version}", **more}
+
+    return [
+        Case("OffsetDelete", "some", always(group_id="alone", topics=topics)),
+        Case("OffsetDelete", "of nobody", always(group_id="nobody", topics=topics)),
+        Case("ConsumerGroupHeartbeat", "no group", always(**join, group_id="")),
+        Case("ConsumerGroupHeartbeat", "no topics", group({**join, "subscribed_topic_names": None})),
+        Case("ConsumerGroupHeartbeat", "no time", group({**join, "rebalance_timeout_ms": -1})),
+        Case("ConsumerGroupHeartbeat", "a strange assignor", group({**join, "server_assignor": "no"})),
+        Case("ConsumerGroupHeartbeat", "a new member", group(join), after=joined),
+        Case("ConsumerGroupHeartbeat", "a member", lambda s, v: {
+            "group_id": f"newer-{v}", **beat, "member_epoch": s.kept["epoch"]}),
+        Case("ConsumerGroupHeartbeat", "a wrong epoch", group({**beat, "member_epoch": 9})),
+        Case("ConsumerGroupHeartbeat", "a stranger", group({"member_id": "x", "member_epoch": 1})),
+        Case("ConsumerGroupDescribe", "one, nobody and a classic one", always(
+            group_ids=("newer-1", "nobody", "classic-7"))),
+        Case("ConsumerGroupHeartbeat", "a member leaves", group({**beat, "member_epoch": -1})),
     ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NOT_ASKED = -(2**31)
 """Authorized operations: nobody asked for them."""
-CLUSTER_OPERATIONS = 0b1_1111_1000_0000
+CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 """All operations on a cluster, as bits."""
 BROKERS, CONTROLLERS = 1, 2
 """Endpoint types."""

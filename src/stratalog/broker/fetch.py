@@ -29,6 +29,7 @@ from stratalog.store.topic import Topic
 if TYPE_CHECKING:
     from stratalog.broker.server import Request
 
+_UNKNOWN = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
 BY_ID = 13
 """The first version with topic ids."""
 Answers = list[tuple[FetchedPartition, Any]]
@@ -175,7 +176,7 @@ class _Fetch:
             partition_index=part.number,
             error_code=code,
             high_watermark=-1,
-            aborted_transactions=None,
+            aborted_transactions=() if code in _UNKNOWN else None,
             records=b"",
         )
 

@@ -227,6 +227,11 @@ def describe_topic_partitions(request: Request) -> None:
     place = made.struct("Cursor")
     left = max(1, min(body.response_partition_limit, MAX_PARTITIONS_TOLD))
     names = {each.name for each in body.topics} or set(request.broker.store.partitions.entries)
+    if cursor is not None and cursor.partition_index < 0:
+        topic = made.struct("DescribeTopicPartitionsResponseTopic")
+        code = Code.INVALID_REQUEST
+        request.answer(made(topics=[topic(error_code=code, name=name) for name in sorted(names)]))
+        return
     told: list[Any] = []
     following = None
     for name in sorted(names):
@@ -234,7 +239,7 @@ def describe_topic_partitions(request: Request) -> None:
             continue
         first = 0
         if cursor is not None and name == cursor.topic_name:
-            first = max(0, cursor.partition_index)
+            first = cursor.partition_index
         if left == 0:
             following = place(topic_name=name, partition_index=first)
             break

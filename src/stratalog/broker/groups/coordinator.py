@@ -360,6 +360,8 @@ def find_coordinator(request: Request) -> None:
     body, broker, made = request.body, request.broker, request.response
     host, port = broker.advertised
     code = Code.NONE if body.key_type == GROUP else Code.COORDINATOR_NOT_AVAILABLE
+    if not 0 <= body.key_type <= 2:
+        code = Code.INVALID_REQUEST
     where = {"node_id": broker.node_id, "host": host, "port": port}
     if code is not Code.NONE:
         where = {"node_id": -1, "host": "", "port": -1}
