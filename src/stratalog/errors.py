@@ -42,6 +42,7 @@ This module imports nothing from the package: every other module may raise these
 
 from __future__ import annotations
 
+import re
 from typing import Self, TypeVar
 
 
@@ -121,8 +122,18 @@ class InvalidTopicError(InvalidArgumentError):
     """The topic name is one that Kafka refuses."""
 
 
+NOT_BYTES = "for text or objects use topic.using({}_serializer='str'), or 'json'"
+"""Advice about a key or value that is not bytes."""
+
+
 class InvalidRecordError(InvalidArgumentError):
     """A record or batch is invalid."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        found = re.search(r"(?<!header )\b(key|value) must be bytes", str(args[0]) if args else "")
+        if found:
+            self.advice = NOT_BYTES.format(found[1])
 
 
 class RecordTooLargeError(InvalidRecordError):

@@ -118,6 +118,18 @@ def test_hints_fit_the_command_line(shell: Shell, tmp_path: Path) -> None:
     assert "topic alter" in said["adopt"] or "--config" in said["adopt"]
 
 
+@pytest.mark.parametrize(
+    ("command", "shown"), [([], "topic"), (["pipeline"], "ingest"), (["topic"], "create")]
+)
+def test_no_arguments_show_the_help(command: list[str], shown: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalog", *command], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == ExitCode.USAGE
+    assert shown in done.stdout
+    assert "Usage" in done.stdout
+
+
 def test_a_refused_import_makes_no_store(tmp_path: Path) -> None:
     result = Shell(tmp_path / "new")("import", str(tmp_path / "missing"))
     assert result.exit_code == ExitCode.NOT_FOUND

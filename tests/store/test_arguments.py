@@ -240,6 +240,24 @@ def test_what_is_not_a_record_is_named(
         topic.append_many([good, bad])
 
 
+def test_text_and_objects_are_shown_the_way(store: Store) -> None:
+    for topic in (store.create_topic("few"), store.create_topic("several", 2)):
+        calls: list[tuple[str, Callable[..., object], tuple[Any, ...]]] = [
+            ("value", topic.append, ("text",)),
+            ("value", topic.append, ({"a": 1}, b"k")),
+            ("key", topic.append, (b"v", "text")),
+            ("value", topic.append_many, ([Record("text")],)),  # type: ignore[arg-type]
+            ("key", topic.append_many, ([Record(b"v", 7)],)),  # type: ignore[arg-type]
+            ("key", topic.get, ("text",)),
+        ]
+        for name, call, given in calls:
+            with pytest.raises(errors.InvalidArgumentError, match=rf"using\({name}_serializer='str'\)"):
+                call(*given)
+        with pytest.raises(errors.InvalidRecordError) as caught:
+            topic.append(b"v", b"k", [("name", "text")])  # type: ignore[list-item]
+        assert "serializer" not in str(caught.value), "headers have none"
+
+
 NO_TABLES = {
     "'key' must be binary, not int64": pa.table({"value": [b"v"], "key": [1]}),
     "'value' must be binary, not int64": pa.table({"value": [1], "key": [b"k"]}),

@@ -99,6 +99,8 @@ def test_times_are_given_as_people_write_them(store: Store, topic: Topic, since:
         (1_763_000_000.5, r"a whole number of milliseconds .*int\(seconds \* 1000\)"),
         ("yesterday", "is not a time; write"),
         (True, "whole number"),
+        (dt.date(2026, 1, 1), "epoch milliseconds or a datetime"),
+        (dt.timedelta(minutes=-10), "epoch milliseconds or a datetime"),
     ],
 )
 def test_times_that_mean_nothing_are_refused(topic: Topic, bad: Any, why: str) -> None:

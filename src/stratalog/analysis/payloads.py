@@ -73,7 +73,7 @@ class Payload:
             raise InvalidArgumentError("JSON takes no schema")
         if form != "json" and bool(schema) == bool(schemas):
             raise InvalidArgumentError(
-                f"{form} needs a schema file or a directory of schemas, one of the two"
+                f"{form} needs a schema file (--schema) or a directory of schemas (--schemas), one of the two"
             )
         self.form = form
         self.on_misfit = on_misfit

@@ -178,9 +178,16 @@ def guarded() -> Iterator[None]:
 
 
 def explain_usage(error: BaseException) -> None:
-    """Leave with one line for a wrong command line where stderr is no terminal; else the parser shows it."""
+    """Leave with one line for a wrong command line where stderr is no terminal; else the parser shows it.
+
+    Without arguments it is the help page: the parser shows only pages that it drew itself.
+    """
     tell = getattr(error, "format_message", None)
-    if tell is None or type(error).__name__ == "NoArgsIsHelpError" or is_terminal(sys.stderr):
+    if type(error).__name__ == "NoArgsIsHelpError":
+        if tell is not None and tell():
+            print(tell())
+        raise SystemExit(ExitCode.USAGE) from None
+    if tell is None or is_terminal(sys.stderr):
         return
     context = getattr(error, "ctx", None)
     path = "stratalog" if context is None else context.command_path

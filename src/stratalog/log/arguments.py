@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from stratalog.config.units import epoch_ms, parse_time
-from stratalog.errors import InvalidArgumentError
+from stratalog.errors import NOT_BYTES, InvalidArgumentError
 
 LARGEST = 2**63 - 1
 
@@ -45,6 +45,11 @@ def wrong_type(name: str, wanted: str, value: object) -> InvalidArgumentError:
     return InvalidArgumentError(f"{name} must be {wanted}, not {reprlib.repr(value)}")
 
 
+def not_bytes(name: str, value: object) -> InvalidArgumentError:
+    """Build the error for a key or value that is not bytes: what can be done with text and objects."""
+    return wrong_type(name, "bytes or None", value).advising(NOT_BYTES.format(name))
+
+
 def check_text(name: str, value: Any) -> str:
     """Return ``value`` if it is a string."""
     if not isinstance(value, str):
@@ -55,7 +60,7 @@ def check_text(name: str, value: Any) -> str:
 def check_bytes(name: str, value: Any) -> bytes:
     """Return ``value`` if it is bytes."""
     if not isinstance(value, bytes):
-        raise wrong_type(name, "bytes", value)
+        raise wrong_type(name, "bytes", value).advising(NOT_BYTES.format("key"))
     return value
 
 
@@ -82,6 +87,8 @@ def check_timestamp(name: str, value: Any) -> int:
             f"{name} must be a whole number of milliseconds or a datetime, not {value!r};"
             " for seconds use int(seconds * 1000)"
         )
+    if isinstance(value, dt.date | dt.timedelta):
+        raise wrong_type(name, "epoch milliseconds or a datetime with a time zone", value)
     return check_number(name, value)
 
 

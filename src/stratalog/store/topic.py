@@ -36,6 +36,7 @@ from stratalog.log.arguments import (
     check_seconds,
     check_text,
     check_timestamp,
+    not_bytes,
     wrong_type,
 )
 from stratalog.log.read import list_offsets, lookup
@@ -236,7 +237,7 @@ class Topic:
                         partition = self._partitioner.sticky(count, 0 if value is None else len(value))
                 except TypeError:
                     name, bad = ("value", value) if key is None else ("key", key)
-                    raise wrong_type(name, "bytes or None", bad) from None
+                    raise not_bytes(name, bad) from None
         elif type(partition) is not int:
             partition = check_number("partition", partition)
         writers = self._views
