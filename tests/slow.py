@@ -19,6 +19,7 @@ SLOW = (
     "tests/cli/test_cli_large_records.py",
     "tests/cli/test_cli_lifecycle.py",
     "tests/cli/test_cli_processes.py",
+    "tests/cli/test_cli_remote.py",
     "tests/cli/test_cli_reports_write_nothing.py",
     "tests/cli/test_cli_start.py",
     "tests/cli/test_cli_surface.py",

@@ -61,11 +61,14 @@ def test_links_of_the_readme_are_absolute_on_an_index(sdist):
     assert [name for name in ours if not (ROOT / name).exists()] == []
 
 
+IMPORTED_AS = {"protobuf": "google.protobuf", "confluent-kafka": "confluent_kafka"}
+
+
 def test_every_extra_installs_what_is_imported():
     source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     for name, packages in PROJECT["optional-dependencies"].items():
         for package in [] if name.startswith("dev") else packages:
-            module = {"protobuf": "google.protobuf"}.get(found := re.split(r"[<>=\[]", package)[0], found)
+            module = IMPORTED_AS.get(found := re.split(r"[<>=\[]", package)[0], found)
             used = re.search(rf"(import |from |needed\(\"){re.escape(module)}\b", source)
             assert used or module == "sqlalchemy", f"{name}: {package}"  # pyiceberg's catalog imports it
 

@@ -30,6 +30,7 @@
     │   ├── ClosedError               used after close()
     │   ├── ForkedError               used in a forked child
     │   └── ControlError              the process that holds the store did not answer, or refused
+    ├── ClusterError                  a Kafka cluster did not answer the command line, or refused
     └── ProducerError                 idempotent and transactional producers
         ├── OutOfOrderSequenceError   a gap; carries the sequence that is expected
         ├── DuplicateSequenceError    already appended, but the offset is no longer known
@@ -289,6 +290,10 @@ class ControlError(StoreError):
         """Set whether the command had started; returns the error."""
         self.begun = begun
         return self
+
+
+class ClusterError(StratalogError):
+    """A Kafka cluster did not answer the command line, or refused."""
 
 
 class ProducerError(StratalogError):

@@ -37,6 +37,7 @@ ERRORS = [
     (errors.UnsupportedFormat("magic 1"), ExitCode.UNSUPPORTED_FORMAT),
     (errors.StoreLockedError("held", pid=7, control="/s"), ExitCode.LOCKED),
     (errors.ControlError("silent"), ExitCode.LOCKED),
+    (errors.ClusterError("no broker answered at h:1"), ExitCode.CLUSTER),
     (errors.DiskFullError("full"), ExitCode.STORAGE),
     (errors.ReadOnlyError("read-only"), ExitCode.STORAGE),
     (errors.StratalogError("other"), ExitCode.FAILURE),

@@ -13,5 +13,7 @@ def needed(package: str, what: str, install: str = "") -> Any:
     try:
         return import_module(package)
     except ImportError as error:
-        name = package.removeprefix("google.").partition(".")[0]
-        raise ConfigError(f"{what} needs the package {name}: pip install {install or name}") from error
+        name = package.removeprefix("google.").partition(".")[0].replace("_", "-")
+        missing = ConfigError(f"{what} needs the package {name}: pip install {install or name}")
+        missing.add_note("")  # no setting helps: the command line has no hint for it
+        raise missing from error

@@ -109,6 +109,10 @@ class Connection:
         if self.abandoned is not None:
             self.abandoned()
 
+    def _lost(self, error: OSError) -> None:
+        """Close after an error of the socket; that the client went away in its own way is no news."""
+        self.close("" if isinstance(error, ConnectionError) else str(error))
+
     def _on_ready(self, events: int) -> None:
         if events & WRITE:
             self._flush()
@@ -123,7 +127,7 @@ class Connection:
         except BlockingIOError:
             return
         except OSError as error:
-            self.close(str(error))
+            self._lost(error)
             return
         if not size:
             self.close()
@@ -213,7 +217,7 @@ class Connection:
         except BlockingIOError:
             pass
         except OSError as error:
-            self.close(str(error))
+            self._lost(error)
             return
         if not out and self._have >= 4 and not self.busy and not self._handling:
             self._take_frames()

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 from stratalog.cli.console import counted, note, progress
 from stratalog.cli.guard import WrongUsage
 from stratalog.cli.read import unescape
-from stratalog.cli.session import Session, TopicArgument, arg, command, opt
+from stratalog.cli.session import Session, TopicArgument, arg, command_anywhere, opt
 from stratalog.config.units import parse_time
 from stratalog.errors import (
     InvalidArgumentError,
@@ -34,7 +34,7 @@ from stratalog.errors import (
 from stratalog.model import Header, Record
 
 if TYPE_CHECKING:
-    from stratalog.store import AdminClient
+    from stratalog.cli.places.contract import Changes
 
 CHUNK_BYTES = 1 << 20
 MAX_LINE_BYTES = 256 << 20
@@ -42,7 +42,7 @@ Item = tuple[Record, int | None, int]
 """A record, the partition it names, and the number of its line; 0 for a whole file."""
 
 
-@command
+@command_anywhere
 def append(
     session: Session,
     topic: TopicArgument,
@@ -90,7 +90,7 @@ def append(
         null_empty=null_empty,
     )
     tally = Tally(topic)
-    with session.change() as client:
+    with session.changes() as client:
         found = client.describe_topic(topic)  # before the input is read, and also when there is none
         if partition is not None and partition >= found["partitions"]:
             raise UnknownPartitionError(f"topic {topic} has no partition {partition}")
@@ -195,7 +195,7 @@ _NUMBERED = re.compile(r"\Arecord \d+: ")
 
 
 def _send(
-    client: AdminClient, tally: Tally, batch: Iterable[Item], name: str, partition: int | None, sync: bool
+    client: Changes, tally: Tally, batch: Iterable[Item], name: str, partition: int | None, sync: bool
 ) -> None:
     """Append a batch in the order of the input, in runs of one partition that all have a time or none."""
     for (target, _), run in groupby(batch, lambda item: (item[1], item[0].timestamp is None)):
@@ -203,13 +203,12 @@ def _send(
         records = [record for record, _, _ in items]
         target = target if partition is None else partition
         try:
-            placed = client.append(tally.topic, records, target, sync)
+            for placed in client.append(tally.topic, records, target, sync):
+                tally.add(placed.partition, placed.offset, placed.count)
         except RecordTooLargeError as error:
             *_, line = max(items, key=lambda item: len(item[0].value or b"") + len(item[0].key or b""))
             where = f"{name} line {line}" if line else name
             raise RecordTooLargeError(f"{where}: {_NUMBERED.sub('', error.message)}") from error
-        for each in placed:
-            tally.add(each.partition, each.offset, each.count)
 
 
 @dataclass(frozen=True, slots=True)

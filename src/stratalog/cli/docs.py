@@ -30,6 +30,10 @@ $ stratalog verify
 
 - The store is `--data DIR` (repeat it for several log directories), or `STRATALOG_DATA`, several directories
   separated by `:`. `--data` and `--debug` may come before the command; all other options come after it.
+- `topic` (but not `move`), `group`, `append`, `read` and `config` also work on a Kafka cluster:
+  `--bootstrap-server HOST:PORT`, or `STRATALOG_BOOTSTRAP_SERVER`, in the place of `--data`, with client
+  settings (TLS, SASL) from `--command-config FILE`; see
+  [The command line on a cluster](BROKER.md#the-command-line-on-a-cluster).
 - Settings that a program gives to `open(config=…)`, such as `log.archive.url` or `log.retention.ms`, are kept
   with the store, and the command line uses them. `--store-config NAME=VALUE`, or `STRATALOG_CONFIG`, several
   separated by `;`, sets others for one command. A program that holds the store has its own settings: a
@@ -67,11 +71,15 @@ _COMMANDS = """\
 
 In addition to its own options every command except `dump` has `--data DIR`, `--store-config NAME=VALUE`,
 `--json`, `--read-only` (a command that may change a file is refused with exit code 7, as with
-`STRATALOG_READ_ONLY=1` in the environment) and `--debug`. Every `pipeline` command also has `--archive URL`
+`STRATALOG_READ_ONLY=1` in the environment) and `--debug`. Those that work on a Kafka cluster have
+`--bootstrap-server HOST:PORT` and `--command-config FILE`. Every `pipeline` command also has `--archive URL`
 (the archive, with `--data` or instead of it), `--master URL` (where Spark runs; `local[*]` by default)
 and `--conf NAME=VALUE` (a setting of Spark, repeatable).
 """
-_COMMON = frozenset({"--help", "--data", "--store-config", "--debug", "--json", "--read-only"})
+_COMMON = frozenset(
+    {"--help", "--data", "--store-config", "--debug", "--json", "--read-only"}
+    | {"--bootstrap-server", "--command-config"}
+)
 _SPARK = frozenset({"--archive", "--master", "--conf"})
 
 
@@ -97,7 +105,7 @@ def _codes() -> str:
 
 def _section(name: str, found: Any) -> str:
     arguments = [p for p in found.params if p.param_type_name == "argument"]
-    common = {"--help"} if name == "dump" else _COMMON
+    common = {"--help", "--bootstrap-server"} if name == "dump" else _COMMON
     common |= _SPARK if name.startswith("pipeline ") else set()
     options = [p for p in found.params if p.param_type_name == "option" and not common & set(p.opts)]
     usage = " ".join(["stratalog", name, *(_metavar(p) for p in arguments), "[OPTIONS]"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,17 +16,17 @@ from stratalog.cli.session import (
     Session,
     YesOption,
     arg,
-    command,
+    command_anywhere,
     complete_topic,
     confirm,
     opt,
 )
 from stratalog.config.units import format_time
-from stratalog.errors import NotFoundError, UnknownPartitionError, UnknownTopicError
+from stratalog.errors import NotFoundError, UnknownPartitionError
 
 if TYPE_CHECKING:
-    from stratalog.store import AdminClient, Store
-    from stratalog.store.groups.offsets import CommittedOffset, TopicPartition
+    from stratalog.cli.places.contract import Place, Reads
+    from stratalog.store.groups.offsets import CommittedOffset
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, reset and delete consumer groups.")
 
@@ -37,34 +38,38 @@ DryRunOption = Annotated[bool, opt("--dry-run", "Only show what would change.")]
 
 
 @app.command(name="list")
-@command
+@command_anywhere
 def list_(session: Session) -> None:
     """List every group with its topics and its lag."""
-    with session.read() as store:
-        rows = {group: _rows(store, offsets) for group, offsets in store.groups.offsets.all().items()}
+    with session.reads() as source:
+        groups = source.groups()
+        bounds = source.bounds({at for offsets in groups.values() for at in offsets})
+    rows = {group: _rows(bounds, offsets) for group, offsets in groups.items()}
     table = Table("*group", "->partitions", ">lag", "topics", "last commit")
     table.footer = "" if rows else "no groups"
     facts = []
     for group, each in rows.items():
         topics = sorted({row["topic"] for row in each})
         lag = sum(row["lag"] or 0 for row in each)
-        last = max(row["committed_ms"] for row in each)
+        last = max((row["committed_ms"] for row in each if row["committed_ms"] is not None), default=None)
         facts.append(
             {"group": group, "partitions": len(each), "lag": lag, "topics": topics, "committed_ms": last}
         )
-        table.add(_shown(group), len(each), lag, ", ".join(map(_shown, topics)), format_time(last))
+        table.add(_shown(group), len(each), lag, ", ".join(map(_shown, topics)), _when(last))
     session.tell(facts, table)
 
 
 @app.command()
-@command
+@command_anywhere
 def describe(session: Session, group: GroupArgument) -> None:
     """Show a group: the committed offset, the end and the lag of each partition."""
-    with session.read() as store:
-        rows = _rows(store, _offsets_of(store, group))
+    with session.reads() as source:
+        offsets = _offsets_of(source, group)
+        rows = _rows(source.bounds(offsets), offsets)
     table = Table(
         "*topic", ">partition", ">committed", "->end", ">lag", "--last commit", "note", title=_shown(group)
     )
+    table.footer = "" if rows else "nothing is committed"
     for row in rows:
         table.add(
             _shown(row["topic"]),
@@ -72,14 +77,14 @@ def describe(session: Session, group: GroupArgument) -> None:
             row["offset"],
             "-" if row["end"] is None else row["end"],
             "-" if row["lag"] is None else row["lag"],
-            format_time(row["committed_ms"]),
+            _when(row["committed_ms"]),
             row["note"],
         )
     session.tell({"group": group, "partitions": rows}, table)
 
 
 @app.command(name="reset-offsets")
-@command
+@command_anywhere
 def reset_offsets(
     session: Session,
     group: GroupArgument,
@@ -103,12 +108,12 @@ def reset_offsets(
         raise WrongUsage("a group has a name")
     if partition is not None and topic is None:
         raise WrongUsage("--partition needs --topic")
-    with session.read() as store:
-        known = store.groups.offsets.all().get(group, {})
-        chosen = _chosen(store, known, group, topic, partition)
+    with session.reads() as source:
+        known = source.group(group) or {}
+        chosen = _chosen(source, known, group, topic, partition)
         if where.kind == "offset" and len(chosen) > 1:
             raise WrongUsage(f"an offset needs --topic and --partition: {counted(len(chosen), 'partition')}")
-        changes = {at: _offset_at(store, at, where) for at in chosen}
+        changes = _offsets_at(source, chosen, where)
     facts = [
         {
             "topic": at[0],
@@ -129,10 +134,8 @@ def reset_offsets(
     if not yes:
         show(table)
     confirm(f"Commit these offsets for {_shown(group)}?", yes=yes)
-    from stratalog.store.groups import offsets
-
-    with session.change() as client:
-        _append(client, group, offsets.commit_records(group, changes, time.time_ns() // 1_000_000), session)
+    with session.changes() as client:
+        client.commit_offsets(group, changes)
     shown = [table] if yes else []
     session.tell(
         {"group": group, "dry_run": False, "partitions": facts}, *shown, f"committed for {_shown(group)}"
@@ -140,7 +143,7 @@ def reset_offsets(
 
 
 @app.command()
-@command
+@command_anywhere
 def delete(
     session: Session,
     group: GroupArgument,
@@ -149,20 +152,19 @@ def delete(
     yes: YesOption = False,
 ) -> None:
     """Delete the committed offsets of a group, or only those of --topic."""
-    with session.read() as store:
-        gone = [at for at in _offsets_of(store, group) if topic in (None, at[0])]
-    if not gone:
+    with session.reads() as source:
+        gone = [at for at in _offsets_of(source, group) if topic in (None, at[0])]
+    if not gone and topic is not None:
         raise NotFoundError(f"group {group} committed nothing for {topic}")
     facts: dict[str, Any] = {"group": group, "deleted": [f"{name}-{number}" for name, number in gone]}
     what = f"the offsets of {_shown(group)} in {counted(len(gone), 'partition')}"
+    what = what if gone else f"group {_shown(group)}, which committed nothing"
     if dry_run:
         session.tell({**facts, "dry_run": True}, f"would delete {what}")
         return
     confirm(f"Delete {what}?", yes=yes)
-    from stratalog.store.groups import offsets
-
-    with session.change() as client:
-        _append(client, group, offsets.forget_records(group, gone), session)
+    with session.changes() as client:
+        client.forget_offsets(group, gone)
     session.tell({**facts, "dry_run": False}, f"deleted {what}")
 
 
@@ -171,25 +173,21 @@ def _shown(name: str) -> str:
     return printable(name.encode("utf-8", "surrogateescape"))
 
 
-def _append(client: AdminClient, group: str, records: Any, session: Session) -> None:
-    from stratalog.store.groups import offsets
-
-    with session.read() as store:
-        there = offsets.OFFSETS_TOPIC in store
-        count = store[offsets.OFFSETS_TOPIC].partitions if there else offsets.PARTITIONS
-    if not there:
-        client.create_topic(offsets.OFFSETS_TOPIC, count, {k: str(v) for k, v in offsets.CONFIG.items()})
-    client.append(offsets.OFFSETS_TOPIC, records, offsets.partition_of(group, count), True)
+def _when(time_ms: int | None) -> str:
+    """Return when an offset was committed; Kafka's protocol does not tell."""
+    return "-" if time_ms is None else format_time(time_ms)
 
 
-def _offsets_of(store: Store, group: str) -> dict[TopicPartition, CommittedOffset]:
-    found = store.groups.offsets.all().get(group)
+def _offsets_of(source: Reads, group: str) -> dict[Place, CommittedOffset]:
+    found = source.group(group)
     if found is None:
         raise NotFoundError(f"no group {group} — `stratalog group list` shows the groups")
     return found
 
 
-def _rows(store: Store, offsets: dict[TopicPartition, CommittedOffset]) -> list[dict[str, Any]]:
+def _rows(
+    bounds: Mapping[Place, tuple[int, int]], offsets: Mapping[Place, CommittedOffset]
+) -> list[dict[str, Any]]:
     rows = []
     for (topic, partition), committed in sorted(offsets.items()):
         row: dict[str, Any] = {
@@ -199,16 +197,14 @@ def _rows(store: Store, offsets: dict[TopicPartition, CommittedOffset]) -> list[
             "start": None,
             "end": None,
             "lag": None,
-            "committed_ms": committed.timestamp,
+            "committed_ms": committed.timestamp if committed.timestamp >= 0 else None,
             "metadata": committed.metadata,
             "note": "",
         }
-        try:
-            found = store.topic(topic)
-            row["start"], row["end"] = found.log_start_offset(partition), found.high_watermark(partition)
-        except (UnknownTopicError, UnknownPartitionError):
+        if (topic, partition) not in bounds:
             row["note"] = "no such partition"
         else:
+            row["start"], row["end"] = bounds[topic, partition]
             row["lag"] = max(0, row["end"] - max(committed.offset, row["start"]))
             if committed.offset < row["start"]:
                 row["note"] = f"{row['start'] - committed.offset} offsets were deleted before they were read"
@@ -219,19 +215,19 @@ def _rows(store: Store, offsets: dict[TopicPartition, CommittedOffset]) -> list[
 
 
 def _chosen(
-    store: Store,
-    known: dict[TopicPartition, CommittedOffset],
+    source: Reads,
+    known: Mapping[Place, CommittedOffset],
     group: str,
     topic: str | None,
     partition: int | None,
-) -> list[TopicPartition]:
+) -> list[Place]:
     if topic is None:
         if not known:
             raise NotFoundError(f"no group {group}; pass --topic TOPIC to create one")
         names = sorted({name for name, _ in known})
     else:
         names = [topic]
-    chosen = [(name, each) for name in names for each in range(store.topic(name).partitions)]
+    chosen = [(name, each) for name in names for each in range(source.topic(name).partitions)]
     if partition is not None:
         chosen = [at for at in chosen if at[1] == partition]
         if not chosen:
@@ -239,17 +235,20 @@ def _chosen(
     return chosen
 
 
-def _offset_at(store: Store, at: TopicPartition, where: Position) -> int:
-    """Return the offset that a position means in a partition, brought into the log."""
-    topic = store.topic(at[0])
-    first, end = topic.log_start_offset(at[1]), topic.high_watermark(at[1])
+def _offsets_at(source: Reads, places: list[Place], where: Position) -> dict[Place, int]:
+    """Return the offset that a position means in each partition, brought into the log."""
+    bounds = source.bounds(places)
+    if where.kind == "time":
+        found = source.offsets_for_time(places, where.value)
+        return {at: bounds[at][1] if (offset := found[at]) is None else offset for at in places}
+    return {at: _offset_in(*bounds[at], where) for at in places}
+
+
+def _offset_in(first: int, end: int, where: Position) -> int:
     if where.kind == "earliest":
         return first
     if where.kind == "offset":
         return min(max(where.value, first), end)
     if where.kind == "tail":
         return max(first, end - where.value)
-    if where.kind == "time":
-        found = topic.offset_for_time(at[1], where.value)
-        return end if found is None else found
     return end

@@ -57,15 +57,15 @@ from stratalog.cli.analysis.formats import (
 from stratalog.cli.check import damage_facts, lost_offsets
 from stratalog.cli.console import counted, is_terminal, progress
 from stratalog.cli.guard import ExitCode, WrongUsage, complain
-from stratalog.cli.session import Isolation, IsolationOption, Session, TopicArgument, command, opt
+from stratalog.cli.session import Isolation, IsolationOption, Session, TopicArgument, command_anywhere, opt
 from stratalog.config.units import format_bytes, format_time, parse_time
 from stratalog.errors import InvalidArgumentError, NotFoundError, UnknownPartitionError
 from stratalog.model import LOG_APPEND_TIME, Record
 
 if TYPE_CHECKING:
+    from stratalog.cli.places.contract import TopicReads
     from stratalog.log.check.damage import Damage
     from stratalog.log.read.reader import SkipDamaged
-    from stratalog.store import Topic
 
 END = 2**63 - 1
 READ_COMMITTED = "read_committed"
@@ -73,7 +73,7 @@ PROGRESS_EVERY = 1000
 Render = Callable[[Record], bytes]
 
 
-@command
+@command_anywhere
 def read(
     session: Session,
     topic: TopicArgument,
@@ -158,8 +158,8 @@ def read(
     )
     end = parse_position(to, now_ms) if to is not None else Position("latest")
     render = _renderer(format_, session.json, hexed, formats)
-    with session.read() as store:
-        found = store.topic(topic)
+    with session.reads() as source:
+        found = source.topic(topic)
         partitions = _partitions(found, partition)
         if len(partitions) > 1 and "offset" in (start.kind, end.kind):
             raise WrongUsage(f"an offset needs --partition: {topic} has {len(partitions)}")
@@ -282,7 +282,7 @@ def _print(records: Iterable[Record], render: Render, *, at_once: bool) -> int:
     return count
 
 
-def _partitions(topic: Topic, wanted: list[int] | None) -> list[int]:
+def _partitions(topic: TopicReads, wanted: list[int] | None) -> list[int]:
     known = range(topic.partitions)
     for partition in wanted or []:
         if partition not in known:
@@ -330,7 +330,7 @@ def parse_position(text: str, now_ms: int) -> Position:
 class Reading:
     """Which records to print. Times are half-open and compared record by record: they may be out of order."""
 
-    topic: Topic
+    topic: TopicReads
     partitions: list[int]
     start: Position
     end: Position

@@ -1,8 +1,9 @@
-"""One run of a command: which store, which form of output, and the ways to open the store.
+"""One run of a command: which store or cluster, which form of output, and the ways to open it.
 
 ``Session.read()`` opens the store read-only, ``Session.change()`` opens it for writing or, if another
 process holds it, connects to that process. ``Session.look()`` does either for previews and numbers and
-writes nothing. ``@command`` adds the options every command has.
+writes nothing. ``Session.reads()`` and ``Session.changes()`` also take a Kafka cluster in the store's place,
+for the commands declared with ``@command_anywhere``. ``@command`` adds the options every command has.
 """
 
 from __future__ import annotations
@@ -27,11 +28,15 @@ from stratalog.config import BrokerConfig
 from stratalog.errors import ConfigError, NotFoundError, ReadOnlyError
 
 if TYPE_CHECKING:
+    from stratalog.cli.places.cluster import Cluster
+    from stratalog.cli.places.contract import Changes, Reads
     from stratalog.store import AdminClient, Store
 
 ENVIRONMENT = "STRATALOG_DATA"
+CLUSTER_ENVIRONMENT = "STRATALOG_BOOTSTRAP_SERVER"
 CONFIG_ENVIRONMENT = "STRATALOG_CONFIG"
 READ_ONLY_ENVIRONMENT = "STRATALOG_READ_ONLY"
+FILES_ONLY = "this command works on the files of a store and takes no --bootstrap-server"
 
 
 def opt(names: str, help: str, **more: Any) -> Any:
@@ -88,6 +93,18 @@ StoreConfigOption = Annotated[
         f"Default: ${CONFIG_ENVIRONMENT}, separated by ';'. Refused while another program holds the store.",
     ),
 ]
+BootstrapOption = Annotated[
+    str | None,
+    opt(
+        "--bootstrap-server HOST:PORT,...",
+        f"A Kafka cluster instead of a store. Default: ${CLUSTER_ENVIRONMENT}. Needs 'stratalog[kafka]'.",
+    ),
+]
+NoBootstrapOption = Annotated[str | None, opt("--bootstrap-server", "Only for other commands.", hidden=True)]
+CommandConfigOption = Annotated[
+    str | None,
+    opt("--command-config FILE", "With --bootstrap-server: client settings, name=value (TLS, SASL)."),
+]
 JsonOption = Annotated[bool, opt("--json", "Print JSON to stdout instead of text.")]
 ReadOnlyOption = Annotated[
     bool,
@@ -108,11 +125,14 @@ class Session:
     json: bool = False
     settings: tuple[str, ...] = ()
     read_only: bool = False
+    bootstrap: str = ""
+    """The cluster that the command works on; empty for a store."""
+    command_config: str | None = None
 
     @property
     def paths(self) -> list[str]:
         """The log directories: ``--data``, else the environment; a usage error without either."""
-        paths = list(self.given) or [p for p in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if p]
+        paths = list(self.given) or _directories_of_environment()
         if not paths:
             raise WrongUsage(f"no store given: use --data DIR or set {ENVIRONMENT}")
         return paths
@@ -150,6 +170,34 @@ class Session:
 
         with stratalog.open(self.paths, self.config, read_only=True) as store:
             yield store
+
+    @contextmanager
+    def reads(self) -> Iterator[Reads]:
+        """Open the store read-only, or connect to the cluster."""
+        if self.bootstrap:
+            yield self._cluster()
+            return
+        with self.read() as store:
+            from stratalog.cli.places.local import StoreReads
+
+            yield StoreReads(store)
+
+    @contextmanager
+    def changes(self, *, create: bool = False) -> Iterator[Changes]:
+        """Connect to the cluster, or do what `change` does."""
+        if self.bootstrap:
+            self.refuse_read_only()
+            yield self._cluster()
+            return
+        with self.change(create=create) as client:
+            yield client
+
+    def _cluster(self) -> Cluster:
+        from stratalog.cli.places.cluster import Cluster
+
+        if self.settings:
+            raise WrongUsage("--store-config is for a store: use --command-config with --bootstrap-server")
+        return Cluster(self.bootstrap, self.command_config)
 
     @contextmanager
     def change(self, *, create: bool = False) -> Iterator[AdminClient]:
@@ -203,8 +251,11 @@ class Session:
 
     @property
     def exists(self) -> bool:
-        """True when there is a store, or a part of it: one of several directories may be missing or empty."""
-        return any(map(_is_of_a_store, self.paths))
+        """True when there is a store, or a part of it: one of several directories may be missing or empty.
+
+        A cluster exists.
+        """
+        return bool(self.bootstrap) or any(map(_is_of_a_store, self.paths))
 
     def require_store(self) -> None:
         """Raise NotFoundError if there is no store: a mistyped path or an empty mount point is none."""
@@ -283,8 +334,16 @@ def own_parameters(function: Callable[..., None]) -> list[inspect.Parameter]:
     return [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in found]
 
 
+def command_anywhere(function: Callable[..., None]) -> Callable[..., None]:
+    """Turn ``f(session, …)`` into a command that works on a store or on a Kafka cluster."""
+    return command(function, anywhere=True)
+
+
 def command(
-    function: Callable[..., None], parameters: Iterable[inspect.Parameter] | None = None
+    function: Callable[..., None],
+    parameters: Iterable[inspect.Parameter] | None = None,
+    *,
+    anywhere: bool = False,
 ) -> Callable[..., None]:
     """Turn ``f(session, …)`` into a command with the options that every command has."""
 
@@ -292,26 +351,61 @@ def command(
     def run(
         *,
         data: list[str] | None,
+        bootstrap_server: str | None,
         store_config: list[str] | None,
         json: bool,
         read_only: bool,
         debug: bool,
+        command_config: str | None = None,
         **rest: Any,
     ) -> None:
         if debug:
             guard.set_debug(True)
-        parent = _GLOBAL.get("data") or ()
-        function(Session(tuple(data or parent), json, tuple(store_config or ()), read_only), **rest)
+        given = tuple(data or _GLOBAL.get("data") or ())
+        bootstrap = _cluster_of(given, bootstrap_server) if anywhere else ""
+        if bootstrap_server is not None and not anywhere:
+            raise WrongUsage(FILES_ONLY)
+        if command_config is not None and not bootstrap:
+            raise WrongUsage("--command-config needs --bootstrap-server")
+        settings = tuple(store_config or ())
+        function(Session(given, json, settings, read_only, bootstrap, command_config), **rest)
 
     del run.__wrapped__
+    cluster = [
+        parameter("bootstrap_server", BootstrapOption, None),
+        parameter("command_config", CommandConfigOption, None),
+    ]
     common = [
         parameter("data", DataOption, None),
+        *(cluster if anywhere else [parameter("bootstrap_server", NoBootstrapOption, None)]),
         parameter("store_config", StoreConfigOption, None),
         parameter("json", JsonOption, False),
         parameter("read_only", ReadOnlyOption, False),
         parameter("debug", DebugOption, False),
     ]
     return declare(run, [*(own_parameters(function) if parameters is None else parameters), *common])
+
+
+def _directories_of_environment() -> list[str]:
+    return [path for path in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if path]
+
+
+def _cluster_of(data: tuple[str, ...], bootstrap_server: str | None) -> str:
+    """Return the cluster's address: the option's, else the environment's; empty when a store is meant."""
+    if bootstrap_server is not None:
+        if data:
+            raise WrongUsage("--data and --bootstrap-server cannot be used together")
+        if not bootstrap_server.strip():
+            raise WrongUsage("--bootstrap-server is empty: write HOST:PORT")
+        return bootstrap_server
+    address = os.environ.get(CLUSTER_ENVIRONMENT, "").strip()
+    if not address or data:
+        return ""
+    if _directories_of_environment():
+        raise WrongUsage(
+            f"{ENVIRONMENT} and {CLUSTER_ENVIRONMENT} are both set: give --data or --bootstrap-server"
+        )
+    return address
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -345,7 +439,9 @@ def set_global_data(paths: list[str] | None) -> None:
 
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
-    """Return topic names for shell completion; none if there is no store."""
+    """Return topic names for shell completion; none if there is no store. A cluster is not asked."""
+    if context.params.get("bootstrap_server"):
+        return []
     session = Session(tuple(context.params.get("data") or ()))
     try:
         with session.read() as store:

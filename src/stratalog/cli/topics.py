@@ -17,6 +17,7 @@ from stratalog.cli.session import (
     YesOption,
     arg,
     command,
+    command_anywhere,
     complete_topic,
     confirm,
     opt,
@@ -35,10 +36,10 @@ from stratalog.config import (
     suggest,
 )
 from stratalog.config.units import format_bytes
-from stratalog.errors import ConfigError, FormatError, LogDirOfflineError, NotFoundError, TopicExistsError
+from stratalog.errors import ConfigError, NotFoundError, TopicExistsError
 
 if TYPE_CHECKING:
-    from stratalog.store import Topic
+    from stratalog.cli.places.contract import PartitionFacts
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
@@ -89,13 +90,16 @@ def with_profile_name(settings: dict[str, str], profile: ProfileName | None) -> 
     return {PROFILE: profile.value, **settings}
 
 
-def parse_settings(pairs: list[str] | None) -> dict[str, str]:
-    """Return ``NAME=VALUE`` options, checked, in canonical text."""
-    return parse_overrides(parse_pairs(pairs, "--config"))
+def parse_settings(pairs: list[str] | None, session: Session | None = None) -> dict[str, str]:
+    """Return ``NAME=VALUE`` options, checked, in canonical text; a cluster may have settings of its own."""
+    given = parse_pairs(pairs, "--config")
+    foreign = given.keys() - _BY_NAME.keys() if session is not None and session.bootstrap else set()
+    known = parse_overrides({name: value for name, value in given.items() if name not in foreign})
+    return {name: known.get(name, value) for name, value in given.items()}
 
 
 @app.command()
-@command
+@command_anywhere
 def create(
     session: Session,
     name: Annotated[str, arg("NAME", "The topic's name.")],
@@ -107,12 +111,12 @@ def create(
     if_not_exists: Annotated[bool, opt("--if-not-exists", "Succeed if the topic already exists.")] = False,
 ) -> None:
     """Create a topic, and the store if there is none."""
-    settings = with_profile_name(parse_settings(config), profile)
+    settings = with_profile_name(parse_settings(config, session), profile)
     if not session.exists:
         from stratalog.store.catalog import new_topic
 
         new_topic(name, partitions, settings, session.broker_config)  # refuses before a store is made
-    with session.change(create=True) as client:
+    with session.changes(create=True) as client:
         try:
             client.create_topic(name, partitions, settings)
         except TopicExistsError as error:
@@ -129,29 +133,29 @@ def create(
 
 
 @app.command(name="list")
-@command
+@command_anywhere
 def list_(session: Session) -> None:
     """List every topic with its size."""
-    with session.read() as store:
-        facts = [_facts(store.topic(name)) for name in store.topics()]
+    with session.reads() as source:
+        found = source.partition_facts(source.topics())
+    facts = [_facts(name, rows) for name, rows in found.items()]
     table = Table("*topic", ">partitions", ">offsets", "->segments", ">size")
     table.footer = "" if facts else "no topics"
     for fact in facts:
         offline = f" ({len(fact['offline'])} offline)" if fact["offline"] else ""
         count = f"{fact['partitions']}{offline}"
-        table.add(fact["topic"], count, fact["offsets"], fact["segments"], format_bytes(fact["size_bytes"]))
+        table.add(fact["topic"], count, fact["offsets"], *_known(fact))
     session.tell([{k: v for k, v in fact.items() if k != "details"} for fact in facts], table)
 
 
 @app.command(name="describe")
-@command
+@command_anywhere
 def describe_(session: Session, topic: TopicArgument) -> None:
     """Show a topic: partitions, size, and settings that differ from the defaults."""
-    with session.read() as store:
-        found = store.topic(topic)
-        fact = _facts(found)
-        entries = [entry for entry in store.describe_topic(topic) if entry.source != "default"]
-        fact["id"] = found.id
+    with session.reads() as source:
+        fact = _facts(topic, source.partition_facts([topic])[topic])
+        entries = [entry for entry in source.settings(topic) if entry.source != "default"]
+        fact["id"] = source.topic_id(topic)
     fact["profile"] = next((entry.value for entry in entries if entry.name == PROFILE), None)
     fact["config"] = {entry.name: {"value": entry.value, "source": entry.source} for entry in entries}
     table = Table(">partition", ">first offset", ">next offset", "->segments", ">size", "--.directory")
@@ -163,9 +167,8 @@ def describe_(session: Session, topic: TopicArgument) -> None:
             str(row["partition"]),
             row["log_start_offset"],
             row["log_end_offset"],
-            row["segments"],
-            format_bytes(row["size_bytes"]),
-            row["directory"] if row["offline"] is None else "offline",
+            *_known(row),
+            (row["directory"] or "-") if row["offline"] is None else "offline",
         )
     table.footer = "; ".join(row["offline"] for row in fact["details"] if row["offline"] is not None)
     session.tell(fact, table)
@@ -175,7 +178,7 @@ def describe_(session: Session, topic: TopicArgument) -> None:
 
 
 @app.command()
-@command
+@command_anywhere
 def alter(
     session: Session,
     topic: TopicArgument,
@@ -190,8 +193,9 @@ def alter(
     ] = None,
 ) -> None:
     """Change a topic's settings, or give it more partitions."""
-    changes: dict[str, str | None] = dict(with_profile_name(parse_settings(config), profile))
-    check_names(unset or [])
+    changes: dict[str, str | None] = dict(with_profile_name(parse_settings(config, session), profile))
+    if not session.bootstrap:
+        check_names(unset or [])
     for name in unset or []:
         if name in changes:
             raise ConfigError(f"--unset {name} and --config {name} cannot be used together")
@@ -200,7 +204,7 @@ def alter(
         raise WrongUsage(
             "nothing to change: give --config NAME=VALUE, --unset NAME, --profile NAME or --partitions N"
         )
-    with session.change() as client:
+    with session.changes() as client:
         if changes:
             client.alter_topic(topic, changes)
         if partitions is not None:
@@ -227,7 +231,7 @@ def move(
 
 
 @app.command()
-@command
+@command_anywhere
 def delete(
     session: Session,
     topics: Annotated[list[str], arg("TOPIC...", "The topics.", autocompletion=complete_topic)],
@@ -237,7 +241,7 @@ def delete(
     """Delete topics and all their records."""
     confirm(f"Delete {', '.join(topics)} and every record in it?", yes)
     deleted = []
-    with session.change() as client:
+    with session.changes() as client:
         for topic in topics:
             try:
                 client.delete_topic(topic)
@@ -249,37 +253,28 @@ def delete(
     session.tell({"deleted": deleted}, f"deleted {', '.join(deleted)}" if deleted else "nothing to delete")
 
 
-def _facts(topic: Topic) -> dict[str, Any]:
+def _facts(topic: str, rows: list[PartitionFacts]) -> dict[str, Any]:
     """Return a topic's numbers, with those of each partition; an offline partition has zeros and a reason."""
-    details: list[dict[str, Any]] = []
-    for partition in range(topic.partitions):
-        row: dict[str, Any] = {"partition": partition, "log_start_offset": 0, "log_end_offset": 0}
-        row |= {"segments": 0, "size_bytes": 0, "directory": "", "offline": None}
-        try:
-            segments = topic.segments(partition)
-            row["log_start_offset"] = topic.log_start_offset(partition)
-            row["log_end_offset"] = topic.log_end_offset(partition)
-            row["segments"] = len(segments)
-            row["size_bytes"] = sum(segment.size_bytes for segment in segments)
-            # The active one: the first may be in the archive.
-            row["directory"] = segments[-1].path.rpartition("/")[0] if segments else ""
-        except (LogDirOfflineError, FormatError, FileNotFoundError) as error:
-            row["offline"] = str(error)
-        details.append(row)
+    known = all(row.segments is not None for row in rows)
     return {
-        "topic": topic.name,
-        "partitions": len(details),
-        "offsets": sum(row["log_end_offset"] - row["log_start_offset"] for row in details),
-        "segments": sum(row["segments"] for row in details),
-        "size_bytes": sum(row["size_bytes"] for row in details),
-        "offline": [
-            {"partition": row["partition"], "why": row["offline"]} for row in details if row["offline"]
-        ],
-        "details": details,
+        "topic": topic,
+        "partitions": len(rows),
+        "offsets": sum(row.log_end_offset - row.log_start_offset for row in rows),
+        "segments": sum(row.segments or 0 for row in rows) if known else None,
+        "size_bytes": sum(row.size_bytes or 0 for row in rows) if known else None,
+        "offline": [{"partition": row.partition, "why": row.offline} for row in rows if row.offline],
+        "details": [row._asdict() for row in rows],
     }
 
 
-@command
+def _known(fact: dict[str, Any]) -> tuple[int | str, str]:
+    """Return the cells for segments and size, which a cluster does not tell."""
+    if fact["segments"] is None:
+        return "-", "-"
+    return fact["segments"], format_bytes(fact["size_bytes"])
+
+
+@command_anywhere
 def config(
     session: Session,
     topic: OptionalTopic = None,
@@ -294,12 +289,12 @@ def config(
     Without a topic no store is needed. A single match of --find, or an exact one, is shown in full.
     """
     if topic is not None:
-        with session.read() as store:
-            entries = store.describe_topic(topic)
+        with session.reads() as source:
+            entries = source.settings(topic)
         entries = [
             entry
             for entry in entries
-            if _matches(_BY_NAME[entry.name], find) and not (changed and entry.source == "default")
+            if _entry_matches(entry, find) and not (changed and entry.source == "default")
         ]
         if docs and not session.json:
             print("\n\n".join(f"{e.name} = {e.value} ({e.source})\n  {e.doc}" for e in entries))
@@ -329,10 +324,25 @@ def entries_table(topic: str, entries: list[ConfigEntry]) -> Table:
     table = Table("*setting", ">value", "->means", "from")
     table.footer = "" if entries else f"{topic} uses the default of every setting"
     for entry in entries:
-        setting = _BY_NAME[entry.name]
-        meaning = readable(setting, parse_value(setting, entry.value))
+        meaning = _meaning(entry)
         table.add(entry.name, entry.value, "" if meaning == entry.value else meaning, entry.source)
     return table
+
+
+def _meaning(entry: ConfigEntry) -> str:
+    """Return a value with its unit; as it is if the setting or the value is not one of ours."""
+    setting = _BY_NAME.get(entry.name)
+    if setting is None:
+        return entry.value
+    try:
+        return readable(setting, parse_value(setting, entry.value))
+    except ConfigError:
+        return entry.value
+
+
+def _entry_matches(entry: ConfigEntry, find: str | None) -> bool:
+    setting = _BY_NAME.get(entry.name)
+    return _matches(setting, find) if setting is not None else find is None or find.lower() in entry.name
 
 
 def _setting_page(setting: Setting) -> str:

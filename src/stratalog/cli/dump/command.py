@@ -27,7 +27,7 @@ from stratalog.cli.dump.output import (
     Sink,
 )
 from stratalog.cli.guard import WrongUsage
-from stratalog.cli.session import declare, option, parameter
+from stratalog.cli.session import FILES_ONLY, NoBootstrapOption, declare, option, parameter
 from stratalog.errors import StratalogError
 from stratalog.fs import FileSystem, RealFileSystem
 from stratalog.log.names import parse_partition_dir
@@ -70,6 +70,7 @@ def dump_command(
     files: list[str] | None,
     remote_log_metadata_decoder: bool,
     read_only: bool,
+    bootstrap_server: str | None,
     **options: Any,
 ) -> None:
     """Print the contents of segment files in the format of kafka-dump-log.
@@ -78,6 +79,8 @@ def dump_command(
     1 something was unreadable, 2 usage, 3 a path does not exist or holds no segments, 141 the reader of
     the output went away.
     """
+    if bootstrap_server is not None:
+        raise WrongUsage(FILES_ONLY)
     if remote_log_metadata_decoder:
         raise WrongUsage("records of remote log metadata cannot be decoded: dump them without it")
     wanted = [*(paths or []), *(name for group in files or [] for name in group.split(",") if name)]
@@ -99,6 +102,7 @@ declare(
     [
         parameter("paths", Annotated[list[str] | None, _PATHS], None),
         option("--files FILE,...", list[str] | None, None, "The same, with commas."),
+        parameter("bootstrap_server", NoBootstrapOption, None),
         *(option(name, bool, False, text) for name, text in _FLAGS.items()),
         *(option(name, int, size, text, min=0, max=MAX_INT) for name, (size, text) in _SIZES.items()),
     ],

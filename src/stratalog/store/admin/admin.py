@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial, wraps
 from types import TracebackType
@@ -36,6 +36,7 @@ from stratalog.log.clean.remote_compaction import Cleaned, CleaningTask
 from stratalog.model import AppendedRange, Record
 from stratalog.store import topic_import
 from stratalog.store.admin.control import MAX_PAYLOAD_BYTES, ControlClient, Progress
+from stratalog.store.groups.offsets import TopicPartition, check_name
 from stratalog.store.journal.journal import Committed
 from stratalog.store.lifecycle.reports import EraseReport, LifecycleReport, PartitionNumbers
 from stratalog.store.logdir import LOCK
@@ -111,6 +112,14 @@ def _is_staged(value: object) -> bool:
     )
 
 
+def _is_place(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and _is_text(value[0]) and _is_number(value[1])
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 3 and _is_place(value[:2]) and _is_number(value[2])
+
+
 def _list_of(
     name: str,
     accepts: Callable[[object], bool] = lambda value: True,
@@ -137,6 +146,13 @@ SETTINGS = Json(
 )
 KEYS = _list_of("keys in hexadecimal", _is_hex, lambda key: key.hex(), bytes.fromhex)
 TOKENS = _list_of("text", _is_text)
+PLACES = _list_of("places (topic, partition)", _is_place, list, tuple)
+OFFSETS = Json(
+    "a list of offsets (topic, partition, offset)",
+    lambda value: isinstance(value, list) and all(map(_is_offset, value)),
+    lambda offsets: [[*at, offset] for at, offset in offsets.items()],
+    lambda rows: {(topic, partition): offset for topic, partition, offset in rows},
+)
 STAGED_PARTITIONS = _list_of(
     "staged partitions (directory, log start, first base offset)",
     _is_staged,
@@ -293,6 +309,16 @@ def append(
     return store.topic(topic).append_many(records, partition=partition, sync=sync)
 
 
+def commit_offsets(store: Store, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Commit offsets of a group."""
+    store.groups.offsets.commit(check_name(group), offsets)
+
+
+def forget_offsets(store: Store, group: str, places: Collection[TopicPartition]) -> None:
+    """Delete committed offsets of a group."""
+    store.groups.offsets.forget(check_name(group), dict.fromkeys(places))
+
+
 def roll(store: Store, topic: str, partition: int | None = None) -> int:
     """Seal the active segments of a topic; return how many were not empty."""
     return store.topic(topic).roll(partition)
@@ -410,6 +436,8 @@ class AdminClient:
 
     create_topic = operation(create_topic, name=TEXT, partitions=NUMBER.or_none(), config=SETTINGS)
     describe_topic = operation(describe_topic, name=TEXT)
+    commit_offsets = operation(commit_offsets, group=TEXT, offsets=OFFSETS)
+    forget_offsets = operation(forget_offsets, group=TEXT, places=PLACES)
     add_partitions = operation(Store.add_partitions, name=TEXT, total=NUMBER)
     delete_topic = operation(Store.delete_topic, name=TEXT)
     alter_topic = operation(alter_topic, name=TEXT, changes=SETTINGS)
