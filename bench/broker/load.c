@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #define WARM_UP_S 0.5
+#define LEADERS_S 30
 #define MAX_LATENCIES 8000000
 #define FETCH_BYTES (1 << 20)
 
@@ -193,7 +194,8 @@ static void requests(int port, const char *topic, int partitions, int connection
             double done_s = now_s();
             int error = c->in[code] << 8 | c->in[code + 1];
             c->have = c->sent = 0;
-            if ((error == 3 || error == 6) && done_s < from_s) { /* the leader of a new topic is not there yet */
+            if ((error == 3 || error == 6) && done_s < begin_s + LEADERS_S) { /* a new topic's are not there yet */
+                c->began_s = done_s;
                 send_more(c, epoll);
                 continue;
             }

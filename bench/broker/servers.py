@@ -74,7 +74,10 @@ class Ours:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, "PYTHONPATH": str(source)},
+                env={
+                    **{key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"},
+                    "PYTHONPATH": str(source),
+                },
             )
         while not _answers(self.port):
             if process.poll() is not None or time.monotonic() - began > START_S:

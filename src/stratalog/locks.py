@@ -89,7 +89,7 @@ ORDER: tuple[Rank, ...] = (
     Rank("progress", "what one client is sent, one frame at a time", Io.MEMORY),
     Rank("registry", "publishing topics and partitions; looking them up takes no lock", Io.MEMORY),
     Rank("handles", "the cache of open files", Io.MEMORY),
-    Rank("sync-thread", "whether the thread that syncs for others runs", Io.MEMORY),
+    Rank("sync-thread", "how many threads that sync for others run", Io.MEMORY),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 from typing import Annotated
 
 import typer
@@ -14,6 +15,9 @@ from stratalog.cli.lifecycle import stopped_by_sigterm
 from stratalog.cli.session import Session, command, opt
 
 LISTEN = "127.0.0.1:9092"
+SWITCH_INTERVAL_S = 0.0005
+"""How long another Python thread (the janitor, a sync) keeps the interpreter from the loop at most: Python's
+own 5 ms would be most of what a small request takes."""
 
 
 @command
@@ -43,6 +47,8 @@ def serve(
     advertised = None if advertise is None else _address("--advertise", advertise)
     import stratalog
     from stratalog.broker import Broker
+
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
     with (
         stopped_by_sigterm() as stopping,

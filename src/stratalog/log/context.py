@@ -1,4 +1,4 @@
-"""What every part of a log needs from outside: files, handles, time, warnings, a cache, a sync thread.
+"""What every part of a log needs from outside: files, handles, time, warnings, a cache, sync threads.
 
 Nothing here touches a disk by itself. Time comes in through `Clock`, never from `time.time()` in the
 middle of a policy, so that tests can move it.
@@ -87,38 +87,47 @@ class SidecarCache:
 
 
 LINGER_S = 1.0
-"""How long the thread waits for more work before it ends."""
+"""How long a thread waits for more work before it ends."""
+SYNC_THREADS = 4
+"""Of one store: a disk takes several syncs at once, and partitions need not wait for each other's."""
 
 
-class SyncThread:
-    """Syncs for callers that must not block, such as an event loop. One thread per store.
+class SyncThreads:
+    """Syncs for callers that must not block, such as an event loop: a few threads for a store.
 
-    The thread starts with the first job and ends when there was none for a while. Ctrl-C never reaches it.
+    A thread starts with a job that finds none idle, and ends when there was no job for a while. Ctrl-C never
+    reaches one. Jobs for one partition share rounds, as threads that wait for them do.
     """
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._guard = locks.lock("sync-thread")
-        self._running = False
+        self._threads = 0
+        self._idle = 0
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run ``job`` in the thread. The job itself reports its errors to those who wait for it."""
+        """Run ``job`` in a thread. The job itself reports its errors to those who wait for it."""
         self._jobs.put(job)
         with self._guard:
-            if not self._running:
+            if self._jobs.qsize() > self._idle and self._threads < SYNC_THREADS:
                 threading.Thread(target=self._run, name="stratalog-sync", daemon=True).start()
-                self._running = True
+                self._threads += 1
 
     def _run(self) -> None:
         while True:
+            with self._guard:
+                self._idle += 1
             try:
                 job = self._jobs.get(timeout=LINGER_S)
             except queue.Empty:
                 with self._guard:
+                    self._idle -= 1
                     if self._jobs.empty():
-                        self._running = False
+                        self._threads -= 1
                         return
                 continue
+            with self._guard:
+                self._idle -= 1
             try:
                 job()
             except Exception as error:  # noqa: BLE001 - the job has reported it
@@ -139,4 +148,4 @@ class LogContext:
     warn: Callable[[str], None] = _log_warning
     cache: SidecarCache = field(default_factory=SidecarCache)
     deletions: Deletions = field(default_factory=Deletions)
-    sync_thread: SyncThread = field(default_factory=SyncThread)
+    sync_threads: SyncThreads = field(default_factory=SyncThreads)

@@ -679,11 +679,11 @@ class PartitionWriter:
     def durable(self, end: int) -> Completion:
         """Return a completion that is done when every offset below ``end`` is on disk.
 
-        Returns at once: the store's sync thread does the work, and what is asked for meanwhile shares it.
+        Returns at once: the store's sync threads do the work, and what is asked for meanwhile shares it.
         """
         completion = self.ends.when("synced", end)
         if not completion.done:
-            self.context.sync_thread.submit(lambda: self._sync_for(completion))
+            self.context.sync_threads.submit(lambda: self._sync_for(completion))
         return completion
 
     def _sync_for(self, completion: Completion) -> None:
