@@ -167,6 +167,18 @@ def test_who_waits_for_a_slow_leader_is_not_taken_for_dead() -> None:
     assert made.answers["sb3"].assignment == b"B3"  # type: ignore[union-attr]
 
 
+def test_who_waits_for_others_to_join_is_not_taken_for_dead() -> None:
+    """Its session ends meanwhile, but its heartbeats wait behind its join, on one connection."""
+    made = stable_pair()
+    assert made.join("b3", "id-b", protocols=(("range", b"other"),)) is None
+    for _ in range(9):
+        made.later(6)
+        assert made.group.heartbeat("id-a", None, 2, made.now_s) is Code.REBALANCE_IN_PROGRESS
+    made.join("a3", "id-a")
+    assert made.answers["b3"].code is Code.NONE
+    assert set(made.group.members) == {"id-a", "id-b"}
+
+
 def test_a_leader_that_does_not_sync_in_time_is_removed() -> None:
     made = stable_pair()
     made.join("a3", "id-a")

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 from stratalog.broker import cluster, configs, fetch, metadata, offsets, produce
 from stratalog.broker.connection import Connection, Part
 from stratalog.broker.groups import committed, coordinator, expiry, listing
+from stratalog.broker.groups.assignors import ASSIGNORS
 from stratalog.broker.loop import READ, EventLoop
 from stratalog.broker.sessions import Sessions
 from stratalog.broker.shortcut import Shortcut
@@ -227,6 +228,9 @@ class Broker:
     ) -> None:
         if store.read_only:
             raise InvalidArgumentError("a broker needs a store that is open for writing")
+        known, chosen = sorted(ASSIGNORS), limits.group_consumer_assignors
+        if not chosen or not set(chosen) <= set(known):
+            raise InvalidArgumentError(f"group_consumer_assignors: expected some of {known}, got {chosen!r}")
         self.store = store
         self.limits = limits
         self.auto_create_topics = auto_create_topics

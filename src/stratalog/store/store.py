@@ -60,7 +60,7 @@ from stratalog.store.background import Background
 from stratalog.store.catalog import MAX_PARTITIONS, new_topic
 from stratalog.store.groups import Consumer, Groups
 from stratalog.store.groups.consumers import Reset
-from stratalog.store.groups.offsets import MAX_NAME
+from stratalog.store.groups.offsets import MAX_NAME, OFFSETS_TOPIC
 from stratalog.store.journal.journal import Committed, Journal
 from stratalog.store.opening import MAX_LISTINGS
 from stratalog.store.partitions import Partitions, check_partition
@@ -69,6 +69,7 @@ from stratalog.store.serde import Deserializer, Serde, SerializedTopic
 from stratalog.store.settings import remembered
 from stratalog.store.topic import Topic
 from stratalog.store.transactions import Coordinator, Transaction
+from stratalog.store.transactions.coordinator import TRANSACTIONS_TOPIC
 from stratalog.store.transactions.state import MAX_TIMEOUT_MS
 
 if TYPE_CHECKING:
@@ -332,6 +333,11 @@ class Store:
         """Increase the number of partitions; keys may then map to other partitions, as in Kafka."""
         self._check_writable(name)
         total = check_number("total", total, 1, MAX_PARTITIONS)
+        if name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+            raise InvalidArgumentError(
+                f"{name} keeps its number of partitions: groups or transactions are found by it, and would be"
+                " lost"
+            )
         with self.partitions.changes.of(name):
             entry = self.partitions.entry(name)
             if total <= entry.partitions:

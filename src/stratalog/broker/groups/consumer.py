@@ -257,11 +257,16 @@ class ConsumerGroup:
     @property
     def assignor(self) -> str:
         """The assignor that most members ask for."""
-        votes = Counter(each.assignor for each in self.members.values() if each.assignor is not None)
+        votes = Counter(each.assignor for each in self.members.values() if each.assignor in self.assignors)
         most = max(votes.values(), default=0)
         return min(
             (name for name, count in votes.items() if name and count == most), default=self.assignors[0]
         )
+
+    @property
+    def regexes(self) -> set[str]:
+        """The regular expressions that members subscribe to."""
+        return {each.regex for each in self.members.values() if each.regex}
 
     def static(self, instance_id: str | None) -> Member | None:
         """Return the member with an instance id."""
@@ -285,13 +290,6 @@ class ConsumerGroup:
         self.members[member.id] = member
         for place in member.assigned.keys() | member.revoking.keys():
             self.owners[place] = member.id
-
-    def clear(self) -> None:
-        """Forget everything: the group is deleted, or another kind takes its place."""
-        for each in list(self.members.values()):
-            self._remove(each)
-        self.dead = True
-        self.changed |= {("ConsumerGroupMetadata", ""), ("ConsumerGroupTargetAssignmentMetadata", "")}
 
     # -- inside --------------------------------------------------------------------------------------
 

@@ -138,7 +138,8 @@ class Groups:
         if isinstance(found, ConsumerGroup):
             if found.members:
                 return Code.INCONSISTENT_GROUP_PROTOCOL
-            self.forget(name)
+            if not self._forgotten(name):
+                return Code.COORDINATOR_NOT_AVAILABLE
             found = None
         if not self.claim(name):
             return Code.INCONSISTENT_GROUP_PROTOCOL
@@ -146,28 +147,45 @@ class Groups:
             found = self._groups[name] = self._new(name)
         return found
 
-    def consumer_for_join(self, name: str) -> ConsumerGroup | str:
+    def consumer_for_join(self, name: str) -> ConsumerGroup | tuple[Code, str]:
         """Return a group for a member of the newer protocol, made if need be; or why there is none."""
         found = self._groups.get(name)
         if isinstance(found, Group):
             if found.members:
-                return f"the group {name!r} has members of the classic protocol"
-            self.forget(name)
+                why = f"the group {name!r} has members of the classic protocol"
+                return Code.GROUP_ID_NOT_FOUND, why
+            if not self._forgotten(name):
+                return Code.COORDINATOR_NOT_AVAILABLE, f"the group {name!r} cannot be written"
             found = None
         if not self.claim(name):
-            return f"the group {name!r} has consumers in the program that serves it"
+            why = f"the group {name!r} has consumers in the program that serves it"
+            return Code.GROUP_ID_NOT_FOUND, why
         if found is None:
             found = self._groups[name] = self._new_consumer_group(name)
         return found
 
     def forget(self, name: str) -> None:
-        """Delete a group's records."""
-        group = self._groups.pop(name, None)
+        """Delete a group that has no members, and its records. If they cannot be written, it stays."""
+        group = self._groups.get(name)
         if isinstance(group, ConsumerGroup):
-            group.clear()
-            self._append(name, consumer_records.step_records(group, 0))
+            group.dead = True
+            group.changed |= consumer_records.OF_GROUP
+            try:
+                self._append(name, consumer_records.step_records(group, 0))
+            except BaseException:
+                group.dead = False
+                raise
         elif group is not None:
             self._append(name, [_classic_record(name, None)])
+        self._groups.pop(name, None)
+
+    def _forgotten(self, name: str) -> bool:
+        try:
+            self.forget(name)
+        except (StratalogError, OSError) as error:
+            self._warn(f"group {name!r} is not deleted: {error}")
+            return False
+        return True
 
     def claim(self, name: str) -> bool:
         """Keep a group for clients; False if it has consumers in this program."""
@@ -511,19 +529,34 @@ def leave_group(request: Request) -> None:
 
 
 def consumer_group_heartbeat(request: Request) -> None:
-    """Take a heartbeat of a member: it joins, goes on, or leaves."""
+    """Take a heartbeat of a member: it joins, goes on, or leaves.
+
+    Regular expressions are matched off the loop first: a hostile one takes seconds for thousands of names.
+    """
     body, groups = request.body, request.broker.groups
+    group, topics = groups.get(body.group_id), groups.topics
+    wanted = group.regexes if isinstance(group, ConsumerGroup) else set()
+    missing = topics.missing({*wanted, body.subscribed_topic_regex or ""} - {""})
+    if missing:
+        request.off_loop(partial(topics.match, missing), lambda _: consumer_group_heartbeat(request))
+        return
     refused = _invalid(request)
     if refused is not None:
         _tell_beat(request, Answer(*refused))
         return
     member_id = body.member_id or str(uuid.uuid4())
-    joins, leaves = body.member_epoch == JOIN, body.member_epoch in (LEAVE, LEAVE_STATIC)
-    group = groups.consumer_for_join(body.group_id) if joins else groups.get(body.group_id)
-    if not isinstance(group, ConsumerGroup):
-        why = group if isinstance(group, str) else f"there is no consumer group {body.group_id!r}"
-        _tell_beat(request, Answer(Code.GROUP_ID_NOT_FOUND, member_id, body.member_epoch, message=why))
+    leaves = body.member_epoch in (LEAVE, LEAVE_STATIC)
+    if body.member_epoch == JOIN:
+        found = groups.consumer_for_join(body.group_id)
+    elif isinstance(group, ConsumerGroup):
+        found = group
+    else:
+        found = Code.GROUP_ID_NOT_FOUND, f"there is no consumer group {body.group_id!r}"
+    if not isinstance(found, ConsumerGroup):
+        code, why = found
+        _tell_beat(request, Answer(code, member_id, body.member_epoch, message=why))
         return
+    group = found
     owned = body.topic_partitions
     answer = group.beat(
         Beat(
@@ -541,7 +574,7 @@ def consumer_group_heartbeat(request: Request) -> None:
             request.client_id or "",
             f"/{request.connection.peer}",
         ),
-        groups.topics,
+        topics,
         time.monotonic(),
     )
     if not groups.settle_consumer_group(group) and answer.code is Code.NONE:

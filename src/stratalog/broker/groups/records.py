@@ -21,6 +21,8 @@ CURRENT = "ConsumerGroupCurrentMemberAssignment"
 ORDER = (MEMBER, GROUP, TARGET_MEMBER, TARGET, CURRENT)
 """Kafka reads them in this order; those that delete come before, and the other way round."""
 OF_MEMBERS = (MEMBER, TARGET_MEMBER, CURRENT)
+OF_GROUP: frozenset[RecordName] = frozenset({(GROUP, ""), (TARGET, "")})
+"""The records of a group without members."""
 
 
 def step_records(group: ConsumerGroup, now_ms: int) -> list[Record]:

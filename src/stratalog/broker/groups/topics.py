@@ -9,6 +9,8 @@ from stratalog.errors import InvalidArgumentError
 from stratalog.store.catalog import TopicEntry
 
 MAX_REGEX = 1 << 10
+MAX_KNOWN = 10_000
+"""Regular expressions whose matches are kept."""
 
 
 class CatalogTopics:
@@ -17,12 +19,23 @@ class CatalogTopics:
     def __init__(self, entries: Mapping[str, TopicEntry], internal: tuple[str, ...]) -> None:
         self.entries = entries
         self._internal = internal
-        self._matching: dict[str, frozenset[str]] = {}
+        self._matching: dict[str, frozenset[str] | InvalidArgumentError] = {}
 
     def get(self, name: str) -> tuple[TopicId, int] | None:
         """Return a topic's id and how many partitions it has; None also for one that has no id."""
         entry = self.entries.get(name)
         return None if entry is None or entry.id is None else (entry.id.bytes, entry.partitions)
+
+    def missing(self, regexes: set[str]) -> set[str]:
+        """Return those that were not matched yet: `match` does that, `matching` too, but may take seconds."""
+        return regexes - self._matching.keys()
+
+    def match(self, regexes: set[str]) -> None:
+        """Match regular expressions; any thread may call it."""
+        if len(self._matching) + len(regexes) > MAX_KNOWN:
+            self._matching = {}
+        for regex in regexes:
+            self._match(regex)
 
     def matching(self, regex: str) -> frozenset[str]:
         """Return the names that match a regular expression as a whole.
@@ -32,8 +45,19 @@ class CatalogTopics:
         """
         found = self._matching.get(regex)
         if found is None:
-            names = [name for name in self.entries if name not in self._internal]
-            found = self._matching[regex] = frozenset(full_matches(regex, names))
+            found = self._match(regex)
+        if isinstance(found, InvalidArgumentError):
+            raise InvalidArgumentError(str(found))
+        return found
+
+    def _match(self, regex: str) -> frozenset[str] | InvalidArgumentError:
+        names = [name for name in self.entries if name not in self._internal]
+        found: frozenset[str] | InvalidArgumentError
+        try:
+            found = frozenset(full_matches(regex, names))
+        except InvalidArgumentError as error:
+            found = error
+        self._matching[regex] = found
         return found
 
 
