@@ -18,7 +18,7 @@ from stratalog.broker.configs import created_configs
 from stratalog.config import describe, parse_overrides
 from stratalog.errors import InvalidArgumentError, InvalidTopicError, StratalogError, UnknownTopicError
 from stratalog.log.names import validate_topic
-from stratalog.store.catalog import TopicEntry
+from stratalog.store.catalog import TopicEntry, Views
 from stratalog.store.topic import Topic
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _tell(
 def _topic(request: Request, name: str, topic_id: bytes, failed: dict[str, Code]) -> Any:
     broker, made = request.broker, request.response
     of = made.name  # the structs of both answers that tell about topics
-    topic, part = made.struct(f"{of}Topic"), made.struct(f"{of}Partition")
+    topic = made.struct(f"{of}Topic")
     registry = broker.store.partitions.registry
     entry = registry.topic(name) if name else registry.topic_by_id(uuid.UUID(bytes=topic_id))
     told_all = getattr(request.body, "include_topic_authorized_operations", True)
@@ -175,38 +175,59 @@ def _topic(request: Request, name: str, topic_id: bytes, failed: dict[str, Code]
             topic_id=topic_id,
             topic_authorized_operations=operations if name else NOT_ASKED,
         )
-    views = registry.views(entry.name)
-    me = [broker.node_id]
-    more: dict[str, Any] = {}
-    if of.startswith("Describe"):
-        more = {"eligible_leader_replicas": (), "last_known_elr": ()}
     return topic(
         name=entry.name,
         topic_id=id_of(entry),
         is_internal=entry.name in INTERNAL,
-        partitions=[
-            part(
-                error_code=Code.NONE,
-                partition_index=number,
-                leader_id=broker.node_id,
-                leader_epoch=getattr(views[number], "leader_epoch", 0),
-                replica_nodes=me,
-                isr_nodes=me,
-                **more,
-            )
-            if number < len(views) and views[number] is not None
-            else part(
-                error_code=Code.KAFKA_STORAGE_ERROR,
-                partition_index=number,
-                leader_id=-1,
-                replica_nodes=me,
-                isr_nodes=(),
-                offline_replicas=me,
-                **more,
-            )
-            for number in range(entry.partitions)
-        ],
+        partitions=_partitions(request, entry),
         topic_authorized_operations=operations,
+    )
+
+
+def _partitions(request: Request, entry: TopicEntry) -> tuple[Any, ...]:
+    """Return what is told of a topic's partitions; made once for as long as the store's topics are these."""
+    broker, of = request.broker, request.response.name
+    state = broker.store.partitions.registry.state
+    if broker.told_of is not state:
+        broker.told.clear()
+        broker.told_of = state
+    found = broker.told.get((of, entry.name))
+    if found is None or state.entries.get(entry.name) is not entry:
+        found = _make_partitions(request, entry, state.views.get(entry.name, ()))
+        if state.entries.get(entry.name) is entry:  # else it changed while this was asked for
+            broker.told[of, entry.name] = found
+    return found
+
+
+def _make_partitions(request: Request, entry: TopicEntry, views: Views) -> tuple[Any, ...]:
+    of = request.response.name
+    part = request.response.struct(f"{of}Partition")
+    node = request.broker.node_id
+    me = (node,)
+    more: dict[str, Any] = {}
+    if of.startswith("Describe"):
+        more = {"eligible_leader_replicas": (), "last_known_elr": ()}
+    return tuple(
+        part(
+            error_code=Code.NONE,
+            partition_index=number,
+            leader_id=node,
+            leader_epoch=getattr(views[number], "leader_epoch", 0),
+            replica_nodes=me,
+            isr_nodes=me,
+            **more,
+        )
+        if number < len(views) and views[number] is not None
+        else part(
+            error_code=Code.KAFKA_STORAGE_ERROR,
+            partition_index=number,
+            leader_id=-1,
+            replica_nodes=me,
+            isr_nodes=(),
+            offline_replicas=me,
+            **more,
+        )
+        for number in range(entry.partitions)
     )
 
 

@@ -30,6 +30,7 @@ from stratalog.broker.shortcut import Shortcut
 from stratalog.broker.syncing import Syncs
 from stratalog.errors import ClosedError, InvalidArgumentError
 from stratalog.store import Store
+from stratalog.store.catalog import State
 from stratalog.wire.messages import Codec, codec
 from stratalog.wire.schema import Versions
 
@@ -241,6 +242,9 @@ class Broker:
         self.groups = coordinator.Groups(self)
         self.sessions = Sessions(self.loop, limits.max_incremental_fetch_session_cache_slots)
         self._shortcut = Shortcut(self)
+        self.told: dict[tuple[str, str], tuple[Any, ...]] = {}
+        """What Metadata tells of each topic's partitions, as long as the store's topics are ``told_of``."""
+        self.told_of: State | None = None
         self.connections: set[Connection] = set()
         self._by_ip: Counter[str] = Counter()
         self.pool = ThreadPoolExecutor(OFF_LOOP_THREADS, thread_name_prefix="stratalog-broker-work")
