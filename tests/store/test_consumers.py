@@ -335,6 +335,11 @@ def test_a_topic_is_deleted_also_where_the_offsets_are_damaged(
     kept.append(b"", key=b"\0\1\0")
     with pytest.raises(stratalog.errors.CorruptionError, match="__consumer_offsets-0, offset 0: a key of"):
         store.groups.offsets.all()
+    kept.append(b"\0\x63", key=offsets.pack_key("g", "orders", 0))
+    with pytest.raises(
+        stratalog.errors.CorruptionError, match="__consumer_offsets-0, offset 1: .*version 99"
+    ):
+        store.groups.offsets.committed("g", "orders", 0)
     store.delete_topic("orders")
     assert "what groups committed for it is not" in caplog.text
 

@@ -287,6 +287,29 @@ def test_topics_are_given_as_objects_too(store: Store) -> None:
         assert [record.value for record in consumer] == [b"2"]
 
 
+def test_what_belongs_to_another_store_is_refused(store: Store, tmp_path: Path) -> None:
+    """A topic of that name here would get the records, and a group of that name the offsets."""
+    with stratalog.open(tmp_path / "other", background=False) as other:
+        topic = other.create_topic("orders")
+        topic.append(b"1")
+        with other.consumer("g", [topic], timeout_s=0) as consumer, store.transaction("t") as t:
+            consumer.poll()
+            for wrong in (topic, topic.using(key_serializer="str")):
+                with pytest.raises(InvalidArgumentError, match="of another store"):
+                    t.append(wrong, b"1")
+                with pytest.raises(InvalidArgumentError, match="of another store"):
+                    store.consumer("g", [wrong])
+            with pytest.raises(InvalidArgumentError, match="of another store"):
+                t.commit_offsets(consumer)
+            with pytest.raises(InvalidArgumentError, match="nope is not read"):
+                consumer.seek_to_time(0, "nope")
+    old = store["orders"]
+    store.delete_topic("orders")
+    store.create_topic("orders")
+    with pytest.raises(UnknownTopicError, match="was deleted"), store.transaction("t") as t:
+        t.append(old, b"1")
+
+
 @pytest.mark.parametrize("harm", ["damaged", "gone"])
 def test_a_lost_state_settles_nothing_and_harms_nothing_else(tmp_path: Path, harm: str) -> None:
     """An older state in place of a damaged one could end a transaction in the wrong way."""

@@ -933,9 +933,15 @@ class Topic:
         return view if isinstance(view, PartitionWriter) else self._partitions.writer(self.name, partition)
 
 
-def name_of(topic: Any) -> Any:
-    """Return the name of a topic that may be given as a name or as the topic itself."""
-    return topic.name if isinstance(topic, Topic | SerializedTopic) else topic
+def name_of(topic: Any, partitions: Partitions) -> Any:
+    """Return the name of a topic that is given as a name, or as a topic of this store."""
+    given = topic.topic if isinstance(topic, SerializedTopic) else topic
+    if not isinstance(given, Topic):
+        return given
+    if given._partitions is not partitions:
+        raise InvalidArgumentError(f"topic {given.name} is of another store")
+    given._entry()
+    return given.name
 
 
 def _last_sequence(writer: PartitionWriter, producer_id: int) -> int:

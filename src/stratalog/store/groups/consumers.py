@@ -226,7 +226,7 @@ class Consumer:
         self._serdes = {each.name: each.serde for each in given if isinstance(each, SerializedTopic)}
         """Of topics that were given with serializers; the others have ``serde``."""
         self._serde = serde if serde is not None and serde.reads else None
-        names = list(map(name_of, given))
+        names = [name_of(each, store.partitions) for each in given]
         self.topics = tuple(dict.fromkeys(check_all("topics", names, str, "topic names")))
         if not self.group or not self.topics:
             raise InvalidArgumentError("a consumer needs the name of its group and at least one topic")
@@ -493,6 +493,8 @@ class Consumer:
     def seek_to_time(self, moment: Moment, topic: str | None = None) -> None:
         """Continue in all partitions from the first record at or after a time, given as for `Topic.read`."""
         self._begin_if_new()
+        if topic is not None and topic not in self.topics:
+            raise InvalidArgumentError(f"{topic} is not read by this consumer of {self.group}")
         for at in list(self._parts):
             if topic in (None, at[0]):
                 isolation = self._options.isolation
@@ -546,8 +548,12 @@ class Consumer:
         # A topic that is deleted meanwhile must not leave an offset to the next one of its name.
         self._groups.offsets.forget(self.group, {at: None for at in changed if self._read[at].deleted})
 
-    def check_open(self) -> None:
-        """Raise ClosedError when this consumer has left its group."""
+    def check_open(self, store: Store | None = None) -> None:
+        """Raise ClosedError when this consumer has left its group; it must be one of ``store``."""
+        if store is not None and store is not self._store:
+            raise InvalidArgumentError(
+                f"this consumer of {self.group} is of another store: a transaction commits in its own"
+            )
         if self._left:
             raise ClosedError(f"this consumer of {self.group} is closed")
 

@@ -9,7 +9,8 @@ Crash policy: a commit is one append. It is as durable as an append to this topi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import CorruptionError, InvalidArgumentError, UnstableOffsetCommitError
@@ -119,12 +120,9 @@ def offsets_in(records: Iterable[Record]) -> dict[str, dict[TopicPartition, Comm
     """Return every group with what it committed last, by name, from the records of `__consumer_offsets`."""
     found: dict[str, dict[TopicPartition, CommittedOffset]] = {}
     for record in records:
-        try:
+        with _named(record):
             key = None if record.key is None else parse_key(record.key)
             value = None if key is None or record.value is None else parse_value(record.value)
-        except CorruptionError as error:
-            where = f"{record.topic}-{record.partition}, offset {record.offset}"
-            raise CorruptionError(error.reason, path=where) from error
         if key is None:
             continue
         group, topic, partition = key
@@ -133,6 +131,16 @@ def offsets_in(records: Iterable[Record]) -> dict[str, dict[TopicPartition, Comm
         else:
             found.setdefault(group, {})[topic, partition] = value
     return {group: offsets for group, offsets in sorted(found.items()) if offsets}
+
+
+@contextmanager
+def _named(record: Record) -> Iterator[None]:
+    """Name the record in an error about its bytes."""
+    try:
+        yield
+    except CorruptionError as error:
+        where = f"{record.topic}-{record.partition}, offset {record.offset}"
+        raise CorruptionError(error.reason, path=where) from error
 
 
 class GroupOffsets:
@@ -149,7 +157,10 @@ class GroupOffsets:
         number = partition_of(group, kept.partitions)
         self._stable(kept, number)
         record = kept.get(pack_key(group, topic, partition), number, isolation="read_committed")
-        return None if record is None or record.value is None else parse_value(record.value)
+        if record is None or record.value is None:
+            return None
+        with _named(record):
+            return parse_value(record.value)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, int], *, metadata: str = "", sync: bool = False

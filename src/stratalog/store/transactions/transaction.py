@@ -95,7 +95,7 @@ class Transaction:
         stamp = None if timestamp is None else check_timestamp("timestamp", timestamp)
         if isinstance(topic, SerializedTopic):
             value, key = topic.serde.value(value), topic.serde.key(key)
-        name = name_of(topic)
+        name = name_of(topic, self._store.partitions)
         (placed,) = self.append_many(name, [Record(value, key, headers, stamp)], partition=partition)
         return self._store.topic(name).appended(placed)
 
@@ -110,7 +110,7 @@ class Transaction:
         self._check_open()
         if isinstance(topic, SerializedTopic):
             records = topic.serialized(records)
-        name = name_of(topic)
+        name = name_of(topic, self._store.partitions)
         target = self._store.topic(name)
         groups: dict[int, list[Record]] = {}
         rows = check_list("records", records, "records")
@@ -158,7 +158,7 @@ class Transaction:
         if isinstance(group, Consumer):
             if group.auto_commit:
                 raise InvalidArgumentError("a consumer with auto_commit commits by itself; open it without")
-            group.check_open()
+            group.check_open(self._store)
             if offsets is None:
                 offsets = group.positions()
             self._consumers.append(group)
