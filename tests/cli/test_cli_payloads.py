@@ -329,3 +329,25 @@ def test_what_a_column_cannot_hold_is_a_misfit(tmp_path):
         Payload("avro", tmp_path / "d.avsc").column(data, lambda row: f"row {row}")
     kept = Payload("avro", tmp_path / "d.avsc", on_misfit="null").column(data, lambda row: f"row {row}")
     assert kept.to_pylist() == [Decimal("0.16"), None, None]
+
+
+def test_a_few_names_that_stand_for_any_number_of_fields(tmp_path):
+    """Each type holds the one before it twice: forty of them are a million million fields."""
+    avro: object = {"type": "record", "name": "r0", "fields": [{"name": "x", "type": "null"}]}
+    for number in range(1, 40):
+        sides = [{"name": "l", "type": avro}, {"name": "r", "type": f"r{number - 1}"}]
+        avro = {"type": "record", "name": f"r{number}", "fields": sides}
+    (tmp_path / "bomb.avsc").write_text(json.dumps(avro))
+    with pytest.raises(FormatError, match="more than 100000 fields"):
+        Payload("avro", tmp_path / "bomb.avsc")
+
+    files = descriptor_pb2.FileDescriptorSet()
+    made = files.file.add(name="bomb.proto", syntax="proto3")
+    for number in range(40):
+        message = made.message_type.add(name=f"M{number}")
+        for at, name in enumerate("lr" if number else ""):
+            message.field.add(name=name, number=at + 1, type=11, label=1, type_name=f".M{number - 1}")
+    (tmp_path / "bomb.desc").write_bytes(files.SerializeToString())
+    bomb = Payload("protobuf", tmp_path / "bomb.desc", message="M39")
+    assert bomb.arrow_type == pa.string()
+    assert bomb.decode(b"\x0a\x00") == {"l": {"l": None, "r": None}, "r": None}

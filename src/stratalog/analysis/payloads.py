@@ -43,6 +43,8 @@ MAX_DIGITS = 76
 """Of a decimal in Arrow, with 256 bits."""
 DEEPEST_SCHEMA = 100
 """Levels of an Avro schema; Python versions differ in how deeply a function may call itself."""
+MAX_FIELDS = 100_000
+"""Fields of a schema, counted again for each use of a name: a few names may stand for any number."""
 _FRAME = struct.Struct(">bI")
 _SUFFIXES = {"avro": ".avsc", "protobuf": ".desc"}
 
@@ -350,6 +352,7 @@ def _avro_schema(data: bytes) -> Any:
         raise PayloadError(f"not an Avro schema: {error}") from error
     _refuse_deep(schema)
     _is_empty(schema, {})
+    _values(schema, {})
     return schema
 
 
@@ -402,6 +405,22 @@ def _is_empty(schema: Any, named: dict[str, bool]) -> bool:
     found = bool(kind == "null" or (kind == "fixed" and schema["size"] == 0))
     if "fields" in schema or isinstance(kind, dict):
         found = all(empty)
+    named[schema.get("name", "")] = found
+    return found
+
+
+def _values(schema: Any, named: dict[str, int]) -> int:
+    """Return how many values data of a schema has at least; PayloadError for more than `MAX_FIELDS`.
+
+    Those that take no bytes would be decoded without end. ``named`` has the types that were named before.
+    """
+    if isinstance(schema, str):
+        return named.get(schema, 1)
+    found = 1 + sum(_values(each, named) for each in _parts(schema))
+    if isinstance(schema, list) or schema["type"] in ("array", "map"):
+        return 1
+    if found > MAX_FIELDS:
+        raise PayloadError(f"a record of more than {MAX_FIELDS} fields")
     named[schema.get("name", "")] = found
     return found
 
@@ -542,7 +561,7 @@ class _Messages:
         return message
 
     def arrow_type(self) -> Any:
-        return _message_type(self.message, ())
+        return _message_type(self.message, (), [MAX_FIELDS])
 
 
 def _indexes(data: bytes, at: int) -> tuple[list[int], int]:
@@ -604,29 +623,33 @@ def _element(field: Any, value: Any) -> Any:
     return value
 
 
-def _message_type(message: Any, inside: tuple[str, ...]) -> Any:
+def _message_type(message: Any, inside: tuple[str, ...], room: list[int]) -> Any:
+    """Return the Arrow type of a message; ``room`` has the number of fields that are left."""
     import pyarrow as pa
 
     if message.full_name in inside:
         raise PayloadError("a message inside itself")
+    room[0] -= len(message.fields)
+    if len(inside) >= DEEPEST_SCHEMA or room[0] < 0:
+        raise PayloadError("a message that is nested too deeply or has too many fields")
     below = (*inside, message.full_name)
     fields = []
     for field in message.fields:
         if _is_map(field):
             pair = field.message_type.fields_by_name
-            kind = pa.map_(_field_type(pair["key"], below), _field_type(pair["value"], below))
+            kind = pa.map_(_field_type(pair["key"], below, room), _field_type(pair["value"], below, room))
         else:
-            kind = _field_type(field, below)
+            kind = _field_type(field, below, room)
             kind = pa.list_(kind) if _repeated(field) else kind
         fields.append((field.name, kind))
     return pa.struct(fields)
 
 
-def _field_type(field: Any, inside: tuple[str, ...]) -> Any:
+def _field_type(field: Any, inside: tuple[str, ...], room: list[int]) -> Any:
     import pyarrow as pa
 
     if field.message_type is not None:
-        return _message_type(field.message_type, inside)
+        return _message_type(field.message_type, inside, room)
     if field.enum_type is not None:
         return pa.string()
     return {
