@@ -21,7 +21,7 @@ import stratalog
 from stratalog import Broker, Store
 from stratalog.broker.codes import Code
 from stratalog.broker.server import Limits
-from stratalog.errors import GroupInUseError
+from stratalog.errors import DiskFullError, GroupInUseError
 from stratalog.wire.messages import codec
 from tests.broker.test_broker_bytes import Wire, client
 from tests.broker.test_broker_hostile import join_fields
@@ -275,6 +275,37 @@ def test_a_restart_knows_members_epochs_and_what_is_being_given_up(store: Store)
         assert wire.ask("DeleteGroups", 2, groups_names=("g",)).results[0].error_code == 0
     with stratalog.serve(store, limits=LIMITS) as broker, client(broker) as wire:
         assert kinds(wire) == {}
+
+
+def test_what_cannot_be_written_is_not_told(
+    wire: Wire, broker: Broker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create_topic("a", 2)
+    commit(wire, "", -1)
+    offsets = store.groups.offsets
+
+    def full() -> Any:
+        raise DiskFullError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(offsets, "topic_to_write", full)
+        failed = beat(wire)
+        assert (failed.error_code, failed.assignment) == (Code.COORDINATOR_NOT_AVAILABLE, None)
+        with client(broker) as other:
+            joined = other.ask("JoinGroup", 3, **join_fields("old"))
+            synced = other.ask("SyncGroup", 3, group_id="old", member_id=joined.member_id, generation_id=1)
+            assert synced.error_code == Code.COORDINATOR_NOT_AVAILABLE
+    assert parts(beat(wire)) == {id_of(store, "a"): (0, 1)}
+    beat(wire, "m", -1)
+    with client(broker) as other, monkeypatch.context() as patch:
+        patch.setattr(offsets, "topic_to_write", full)
+        assert other.ask("JoinGroup", 3, **join_fields("g")).error_code == Code.COORDINATOR_NOT_AVAILABLE
+        assert kinds(wire)["g"] == ("consumer", "Empty")
+    assert beat(wire).error_code == 0
+    broker.stop()
+    with stratalog.serve(store, limits=LIMITS) as again, client(again) as other:
+        assert kinds(other)["g"] == ("consumer", "Stable")
+        assert beat(other, "m", 2).error_code == 0
 
 
 def test_a_group_is_of_clients_or_of_programs(wire: Wire, broker: Broker, store: Store) -> None:
