@@ -88,6 +88,7 @@ class _Fetch:
         if not self._request.connection.open:
             self._left()
             return
+        self._session.hear()
         self._parts = list(self._session.ready.values())
         if any(self._is_archived(part) for part in self._parts):
             self._looking = True

@@ -107,12 +107,16 @@ class Session:
             self._called = True
             self._loop.call_soon(self._look)
 
-    def _look(self) -> None:
-        self._called = False  # before the look: what is told from here on calls again
+    def hear(self) -> None:
+        """Take in what was told so far; the call for it may still be on its way."""
         while self._news:
             part = self._news.popleft()
             if self.parts.get(part.key) is part:
                 self.ready[part.key] = part
+
+    def _look(self) -> None:
+        self._called = False  # before the look: what is told from here on calls again
+        self.hear()
         if self.waiting is not None and self.ready:
             self.waiting()
 
