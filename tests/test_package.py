@@ -14,6 +14,7 @@ import tomllib
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
+UNITS = ("stratalog-janitor.service", "stratalog-broker.service")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -46,7 +47,7 @@ def test_the_sdist_has_everything(sdist):
     ]
     names = {str(path.relative_to(ROOT)) for path in needed} | {"src/stratalog/py.typed"}
     names |= {"setup.py", "pyproject.toml", "LICENSE", "README.md", "Makefile", "CHANGELOG.md", "docs/CLI.md"}
-    names |= {"tests/conftest.py", "requirements/core.txt", "deploy/stratalog-janitor.service"}
+    names |= {"tests/conftest.py", "requirements/core.txt"} | {f"deploy/{unit}" for unit in UNITS}
     assert names - sdist.keys() == set()
     assert not [name for name in sdist if name.endswith((".so", ".pyc"))]
 
@@ -84,20 +85,23 @@ def test_the_image_and_the_unit_run_a_command_that_exists():
     assert "stratalog janitor --watch --every 5m --json" in unit
     from stratalog.cli.app import ORDER
 
-    assert {"janitor", "log-dirs"} <= set(ORDER)
+    assert {"janitor", "log-dirs", "serve"} <= set(ORDER)
+    served = (ROOT / "deploy" / "stratalog-broker.service").read_text()
+    assert "stratalog serve --config /etc/stratalog/server.properties --json" in served
 
 
-def test_systemd_accepts_the_unit(tmp_path):
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_accepts_the_unit(tmp_path, name):
     tool = shutil.which("systemd-analyze")
     if tool is None:
         return  # systemd is not installed here
-    unit = (ROOT / "deploy" / "stratalog-janitor.service").read_text()
+    unit = (ROOT / "deploy" / name).read_text()
     unit = unit.replace("/opt/stratalog/bin/stratalog", "/bin/true")
-    (tmp_path / "stratalog-janitor.service").write_text(unit)
+    (tmp_path / name).write_text(unit)
     done = subprocess.run(
-        [tool, "verify", str(tmp_path / "stratalog-janitor.service")],
+        [tool, "verify", str(tmp_path / name)],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "stratalog-janitor.service:" not in done.stderr
+    assert f"{name}:" not in done.stderr

@@ -5,6 +5,7 @@ A topic's settings are changed here. Those of the broker are given when the stor
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from stratalog.errors import InvalidArgumentError, StratalogError
 from stratalog.log.names import validate_topic
 
 if TYPE_CHECKING:
-    from stratalog.broker.server import Request
+    from stratalog.broker.server import Broker, Request
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 KINDS = {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
@@ -85,8 +86,39 @@ def _entries(request: Request, kind: int, name: str) -> list[ConfigEntry]:
     if kind == BROKER and name == "":
         return []  # what is set for all brokers alike: nothing, there is one
     if kind == BROKER and name == str(request.broker.node_id):
-        return describe_broker(store.config)
+        return describe_broker(store.config) + _served(request.broker)
     raise InvalidArgumentError(f"there are no settings of kind {kind} and name {name!r}")
+
+
+def _served(broker: Broker) -> list[ConfigEntry]:
+    """Return the broker's settings that are not those of its store."""
+
+    def entry(name: str, value: str, default: str, kind: str) -> ConfigEntry:
+        return ConfigEntry(name, value, "default" if value == default else "broker", default, kind, name, "")
+
+    def text(value: object) -> str:
+        return ",".join(value) if isinstance(value, tuple) else str(value).lower()
+
+    limits = [
+        entry(
+            each.name.replace("_", "."),
+            text(getattr(broker.limits, each.name)),
+            text(each.default),
+            "list" if isinstance(each.default, tuple) else "int",
+        )
+        for each in dataclasses.fields(broker.limits)
+    ]
+    paths = ",".join(each.path for each in broker.store.partitions.dirs.all)
+    host, port = broker.address
+    return [
+        *limits,
+        entry("auto.create.topics.enable", text(broker.auto_create_topics), "true", "boolean"),
+        entry("default.replication.factor", "1", "1", "int"),
+        entry("node.id", str(broker.node_id), str(broker.node_id), "int"),
+        entry("listeners", f"PLAINTEXT://{host}:{port}", "", "string"),
+        entry("advertised.listeners", f"PLAINTEXT://{broker.bootstrap_servers}", "", "string"),
+        entry("log.dirs", paths, "", "list"),
+    ]
 
 
 def _told(request: Request, entry: ConfigEntry, *, read_only: bool) -> Any:

@@ -6,13 +6,21 @@ import contextlib
 import json
 import os
 import sys
-from typing import Annotated
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stratalog.cli.console import note
 from stratalog.cli.lifecycle import stopped_by_sigterm
 from stratalog.cli.session import Session, command, opt
+from stratalog.errors import ConfigError, NotFoundError
+
+if TYPE_CHECKING:
+    from stratalog.broker.server import Address
+    from stratalog.broker.settings import ServeSettings
 
 LISTEN = "127.0.0.1:9092"
 SWITCH_INTERVAL_S = 0.0005
@@ -24,27 +32,42 @@ own 5 ms would be most of what a small request takes."""
 def serve(
     session: Session,
     listen: Annotated[
-        str, opt("--listen -l HOST:PORT", "Where to listen; port 0 takes a free one.")
-    ] = LISTEN,
+        str | None,
+        opt("--listen -l HOST:PORT", f"Where to listen; port 0 takes a free one. Default: {LISTEN}."),
+    ] = None,
     advertise: Annotated[
         str | None, opt("--advertise HOST:PORT", "What clients are told to connect to, if it is another.")
     ] = None,
     auto_create: Annotated[
-        bool,
-        opt("--auto-create/--no-auto-create", "Create a topic when a client asks for one that is not there."),
-    ] = True,
+        bool | None,
+        opt(
+            "--auto-create/--no-auto-create",
+            "Create a topic when a client asks for one that is not there. Default: do.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        opt("--config FILE", "Settings by the names of Kafka's server.properties, one NAME=VALUE in a line."),
+    ] = None,
     janitor: Annotated[
         bool, opt("--janitor/--no-janitor", "Carry out retention, compaction and archiving meanwhile.")
     ] = True,
 ) -> None:
     """Serve the store to Kafka clients until SIGTERM or Ctrl-C; make it if there is none.
 
-    Clients produce, fetch, look up offsets, share topics as consumer groups and manage topics. Transactions
-    are not served yet. No password is asked for: listen only where every client may do everything.
+    Settings of the broker (max.connections) are given as those of the store are: in a file with --config, in
+    $STRATALOG_CONFIG or with --store-config, the last one wins; options come before all of them. No password
+    is asked for: listen only where every client may do everything.
     """
+    began_s = time.monotonic()
     session.refuse_read_only()
-    host, port = _address("--listen", listen)
-    advertised = None if advertise is None else _address("--advertise", advertise)
+    settings = _settings(session, config)
+    host, port = (
+        settings.listener or _address("--listen", LISTEN) if listen is None else _address("--listen", listen)
+    )
+    advertised = settings.advertised if advertise is None else _address("--advertise", advertise)
+    if settings.log_dirs and not session.given:
+        session = replace(session, given=settings.log_dirs)
     import stratalog
     from stratalog.broker import Broker
 
@@ -52,19 +75,48 @@ def serve(
 
     with (
         stopped_by_sigterm() as stopping,
-        stratalog.open(session.paths, session.config, janitor=janitor, remember=False) as store,
-        Broker(store, host, port, advertised=advertised, auto_create_topics=auto_create) as broker,
+        stratalog.open(
+            session.paths, session.over_kept(settings.store), janitor=janitor, remember=False
+        ) as store,
+        Broker(
+            store,
+            host,
+            port,
+            advertised=advertised,
+            limits=settings.limits,
+            auto_create_topics=settings.auto_create_topics if auto_create is None else auto_create,
+        ) as broker,
     ):
+        ready_s = round(time.monotonic() - began_s, 3)
+        facts = {"bootstrap_servers": broker.bootstrap_servers, "pid": os.getpid(), "ready_s": ready_s}
         if session.json:
-            print(json.dumps({"bootstrap_servers": broker.bootstrap_servers, "pid": os.getpid()}), flush=True)
+            print(json.dumps(facts), flush=True)
         else:
-            note(f"ready: {broker.bootstrap_servers}, process {os.getpid()}")
+            note(f"ready: {broker.bootstrap_servers}, process {os.getpid()}, after {ready_s:.2f} s")
         with contextlib.suppress(KeyboardInterrupt):
             stopping.wait()
 
 
-def _address(option: str, text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise typer.BadParameter(f"{text!r} is not HOST:PORT, such as {LISTEN}", param_hint=option)
-    return host.strip("[]"), int(port)
+def _settings(session: Session, path: Path | None) -> ServeSettings:
+    """Return the settings of the file, the environment and ``--store-config``."""
+    from stratalog.broker.settings import Given, parse, read_properties
+
+    given: dict[str, Given] = {}
+    if path is not None:
+        try:
+            given = read_properties(path.read_text(encoding="utf-8"), str(path))
+        except FileNotFoundError:
+            raise NotFoundError(f"--config {path}: there is no such file") from None
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"--config {path}: {error}") from None
+    named = {name: Given(value, "a setting given by name") for name, value in session.named.items()}
+    return parse(given | named)
+
+
+def _address(option: str, text: str) -> Address:
+    from stratalog.broker.settings import parse_listener
+
+    try:
+        return parse_listener(text)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None

@@ -138,13 +138,21 @@ class Session:
         return paths
 
     @property
+    def named(self) -> dict[str, str]:
+        """Settings by name: the environment's, then ``--store-config``."""
+        given = [pair.strip() for pair in os.environ.get(CONFIG_ENVIRONMENT, "").split(";") if pair.strip()]
+        return parse_pairs(given, CONFIG_ENVIRONMENT) | parse_pairs(self.settings, "--store-config")
+
+    @property
     def config(self) -> dict[str, str] | None:
         """The store's settings over those kept with it: the environment's, then ``--store-config``; checked.
 
         None when none are given.
         """
-        given = [pair.strip() for pair in os.environ.get(CONFIG_ENVIRONMENT, "").split(";") if pair.strip()]
-        config = parse_pairs(given, CONFIG_ENVIRONMENT) | parse_pairs(self.settings, "--store-config")
+        return self.over_kept(self.named)
+
+    def over_kept(self, config: dict[str, str]) -> dict[str, str] | None:
+        """Return settings over those kept with the store; checked. None when none are given."""
         if not config:
             return None
         BrokerConfig.parse(config)
