@@ -494,7 +494,7 @@ def cases() -> list[Case]:
         Case("DescribeConfigs", "a bad name", configs_of(2, "a b")),
         Case("DescribeConfigs", "some keys of the broker", configs_of(
             4, "1", "num.partitions", "log.retention.ms", "message.max.bytes", "auto.create.topics.enable",
-            "default.replication.factor", "log.cleanup.policy", "min.insync.replicas", "node.id")),
+            "default.replication.factor", "log.cleanup.policy", "min.insync.replicas")),
         Case("DescribeConfigs", "the defaults of all brokers", configs_of(4, "")),
         Case("DescribeConfigs", "another broker", configs_of(4, "7")),
         Case("DescribeConfigs", "no broker", configs_of(4, "x")),
