@@ -119,6 +119,15 @@ def take_turns(cases: Sequence[Case], repeat: int) -> list[Row]:
     return list(table.values())
 
 
+def times_bar(section: Section, figure: str, ours: str, peer: str, most: float, what: str) -> Bar:
+    """The bar "``ours`` takes at most ``most`` times as long as ``peer``", judged on medians."""
+    mine, theirs = section.figure(ours, figure), section.figure(peer, figure)
+    text = f"{what}: at most {most:g}× as long"
+    if mine is None or theirs is None:
+        return Bar(text, "–", None)
+    return Bar(text, f"{mine / theirs:.2f}× {peer}", mine <= most * theirs)
+
+
 def ratio_bar(
     section: Section,
     figure: str,

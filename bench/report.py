@@ -106,7 +106,7 @@ def _figures(section: Section) -> list[str]:
     heads = ["", *(heading for _, heading, _ in section.columns)]
     lead = section.columns[0][0]
     first = section.rows[0].median(lead) if section.rows else None
-    compare = len(section.rows) > 1 and section.name != "recovery"
+    compare = len(section.rows) > 1 and section.name not in ("recovery", "start")
     rows = []
     for row in section.rows:
         cells = [row.system]

@@ -16,6 +16,7 @@ class Sizes:
 
     append: int
     append_slow: int
+    large: int
     single: int
     single_slow: int
     synced_batches: int
@@ -36,6 +37,7 @@ class Sizes:
 FULL = Sizes(
     append=300_000,
     append_slow=20_000,
+    large=100_000,
     single=40_000,
     single_slow=4_000,
     synced_batches=60,
@@ -55,6 +57,7 @@ FULL = Sizes(
 QUICK = Sizes(
     append=30_000,
     append_slow=3_000,
+    large=20_000,
     single=3_000,
     single_slow=500,
     synced_batches=5,
@@ -74,6 +77,7 @@ QUICK = Sizes(
 SMOKE = Sizes(
     append=2_000,
     append_slow=1_000,
+    large=1_500,
     single=100,
     single_slow=50,
     synced_batches=2,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bench.harness import Section
 from bench.plan import Plan
-from bench.sections import append, archive, compaction, dump, point, produce, recovery, scan, single
+from bench.sections import append, archive, compaction, dump, point, produce, recovery, scan, single, start
 
 SECTIONS: dict[str, Callable[[Plan], list[Section]]] = {
     "append": append.run,
@@ -18,5 +18,6 @@ SECTIONS: dict[str, Callable[[Plan], list[Section]]] = {
     "dump": dump.run,
     "compaction": compaction.run,
     "archive": archive.run,
+    "start": start.run,
 }
 """By the names that ``--only`` takes, in the order of the report."""

@@ -1,4 +1,5 @@
-"""Appending lists of 1,000 prepared records, without and with a sync for each list."""
+"""Appending lists of 1,000 prepared records, without and with a sync for each list; lists against Arrow
+tables."""
 
 from __future__ import annotations
 
@@ -27,9 +28,7 @@ def run(plan: Plan) -> list[Section]:
     ]
     plain.rows = take_turns(cases, plan.repeat)
     plain.equal.append("every store gave back every record in order, after each run")
-    plain.notes.append(
-        "From lists of prepared Python objects; the Arrow row is shown apart and judged by no bar."
-    )
+    plain.notes.append("From lists of prepared Python objects; the Arrow row is from tables.")
     plain.notes.append(
         "lmdb with writemap may be ruined by a power cut, and SQLite with synchronous=OFF may be too."
     )
@@ -37,6 +36,7 @@ def run(plan: Plan) -> list[Section]:
     plain.bars = [
         ratio_bar(plain, "rate", Stratalog.name, PEER_NAMES, 5, "batches, against the best peer"),
         ratio_bar(plain, "rate", Stratalog.name, riskier, 5, "the same, with lmdb's writemap", goal=True),
+        ratio_bar(plain, "rate", StratalogArrow.name, [Stratalog.name], 1, "Arrow tables, against lists"),
     ]
 
     synced = Section("append-sync", f"Append in batches of {BATCH:,}, fsync for each batch", COLUMNS)
@@ -47,14 +47,28 @@ def run(plan: Plan) -> list[Section]:
         cases.append(Case(system.name, partial(_append, plan, system, batches * BATCH, True)))
     synced.rows = take_turns(cases, plan.repeat)
     synced.equal = plain.equal
-    return [plain, synced]
+
+    large = Section("append-large", f"Append {sizes.large:,} records in one call, no fsync", COLUMNS)
+    plan.say(large.title)
+    both: tuple[type[System], ...] = (Stratalog, StratalogArrow)
+    large.rows = take_turns(
+        [
+            Case(system.name, partial(_append, plan, system, 3 * sizes.large, False, sizes.large))
+            for system in both
+        ],
+        plan.repeat,
+    )
+    large.equal = plain.equal
+    what = f"Arrow tables of {sizes.large:,}, against lists"
+    large.bars = [ratio_bar(large, "rate", StratalogArrow.name, [Stratalog.name], 3, what)]
+    return [plain, synced, large]
 
 
-def _append(plan: Plan, system: type[System], count: int, sync: bool) -> Sample:
+def _append(plan: Plan, system: type[System], count: int, sync: bool, batch: int = BATCH) -> Sample:
     with plan.scratch() as path:
         store = system(path / "store", sync=sync)
         try:
-            ready = [store.prepare(rows(start, start + BATCH, count)) for start in range(0, count, BATCH)]
+            ready = [store.prepare(rows(start, start + batch, count)) for start in range(0, count, batch)]
             append = store.append_batch
             with stopwatch() as watch:
                 for prepared in ready:

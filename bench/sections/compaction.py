@@ -39,6 +39,7 @@ COLUMNS = (
     ("left_mb", "left, MB", ",.0f"),
 )
 NEEDED = 4.0
+NEEDED_MB_PER_S = 600.0
 BATCH_BYTES = 16 << 10
 KEYS_MEMORY_BYTES = 128 << 20
 SEGMENTS = 5
@@ -83,7 +84,14 @@ def run(plan: Plan) -> list[Section]:
         ratio_bar(section, "mb_per_s", OURS, [KAFKA], NEEDED, "compaction, against Kafka's cleaner")
     )
     section.bars.append(_memory_bar(section))
+    section.bars.append(_speed_bar(section))
     return [section]
+
+
+def _speed_bar(section: Section) -> Bar:
+    text = f"compaction: at least {NEEDED_MB_PER_S:g} MB/s"
+    rate = section.figure(OURS, "mb_per_s")
+    return Bar(text, "–", None) if rate is None else Bar(text, f"{rate:,.0f} MB/s", rate >= NEEDED_MB_PER_S)
 
 
 def _memory_bar(section: Section) -> Bar:

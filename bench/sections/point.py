@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from bench.harness import Case, MismatchError, Sample, Section, rates, stopwatch, take_turns
+from bench.harness import Case, MismatchError, Sample, Section, rates, stopwatch, take_turns, times_bar
 from bench.plan import Plan
 from bench.records import Row, rows
 from bench.sections.scan import fill
 from bench.systems import PEERS, Stratalog, StratalogSingles, System
+from bench.systems.lightning import Lmdb
 
 COLUMNS = (("rate", "reads/s", ",.0f"), ("us", "µs each", ",.1f"))
+MOST = 10.0
+"""A point read takes at most so many times as long as lmdb's."""
 SYSTEMS: tuple[type[System], ...] = (Stratalog, StratalogSingles, *PEERS)
 
 
@@ -45,7 +48,8 @@ def run(plan: Plan) -> list[Section]:
         finally:
             for store in stores.values():
                 store.close()
-    for section in (by_offset, by_key):
+    for section, what in ((by_offset, "a read by offset"), (by_key, "a read by key")):
+        section.bars = [times_bar(section, "us", Stratalog.name, Lmdb.name, MOST, f"{what}, against lmdb")]
         section.equal.append("every read gave the record that was appended: offset, key and value")
     by_key.notes.append("stratalog with key.index.enable; the peers with what their module says about keys.")
     return [by_offset, by_key]

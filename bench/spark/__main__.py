@@ -21,6 +21,7 @@ from bench.sections.compaction import JVM_FLAGS
 from bench.spark import report
 from bench.spark.cpu import process_seconds
 from bench.spark.data import BROKER_SETTINGS, adopt, produce, warm
+from bench.spark.first import first_queries
 from bench.spark.sizes import FULL, SMALL, Sizes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,6 +68,7 @@ def _measure(
     connector = importlib.import_module("tests.interop.connector")
     connector.fetch()
     found: dict[str, Any] = {}
+    firsts: dict[str, Any] = {}
     with kafka.KafkaBroker(base / "kafka", BROKER_SETTINGS, flags=JVM_FLAGS) as broker:
         cpu = process_seconds(broker.pid)
         for load in sizes.loads:
@@ -92,8 +94,13 @@ def _measure(
                 "parquet": str(base / "parquet"),
                 "scratch": str(base / "scratch"),
             }
+            if sockets and "first" in only:
+                _say("first queries")
+                first = first_queries(store, sizes.loads[0].topic, base / "scratch", repeat)
+                firsts = {f"{sizes.loads[0].topic}/first": {row.system: row.raw for row in first}}
             _say(f"a session with Unix domain sockets {'on' if sockets else 'off'}")
             found["sockets on" if sockets else "sockets off"] = _in_child(job)
+        found["sockets on"] |= firsts
         about = report.environment(sizes, repeat, kafka.KAFKA_VERSION, connector.CONNECTOR_VERSION)
         about["broker_cpu_s"] = round(process_seconds(broker.pid) - cpu, 1)
         about["broker_cpu_producing_s"] = round(produced, 1)

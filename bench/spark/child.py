@@ -16,9 +16,10 @@ from typing import Any
 
 import stratalog.spark
 from bench.harness import MismatchError, Row
+from bench.spark.data import segmented
 from bench.spark.questions import QUESTIONS, Asking, Places
 from bench.spark.rewrites import Rewrites
-from bench.spark.sizes import FULL, SMALL, Sizes
+from bench.spark.sizes import FULL, SMALL, Load, Sizes
 from tests.interop import connector
 
 
@@ -75,7 +76,9 @@ def _work(
     if sockets:
         load = sizes.loads[0]
         rewrites = Rewrites(asking, load, scratch)
-        others = {
+        others: dict[str, Callable[[], list[Row]]] = {
+            "totals": lambda: asking.totals(load),
+            "segments": lambda: _segments(asking, load, sizes, scratch),
             "window": lambda: asking.window(load),
             "batches": lambda: asking.batches(load),
             "compact": rewrites.compaction,
@@ -84,6 +87,13 @@ def _work(
         for name, run in others.items():
             if name in only:
                 yield f"{load.topic}/{name}", run
+
+
+def _segments(asking: Asking, load: Load, sizes: Sizes, scratch: Path) -> list[Row]:
+    few, many = scratch / "few", scratch / "many"
+    segmented(few, load, sizes.segments)
+    segmented(many, load, 100 * sizes.segments)
+    return asking.segments(load, few, many)
 
 
 def _say(text: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import stratalog
 from bench.harness import MismatchError
-from bench.spark.sizes import BATCH_BYTES, FIRST_MS, PARTITIONS, RECORDS_PER_MS, Load
+from bench.spark.sizes import BATCH_BYTES, FIRST_MS, PARTITIONS, RECORDS_PER_MS, SEGMENTED, Load
 
 _RUN = 2_000
 _TEXT = bytes(random.Random(5).choices(b"abcdefghijklmnopqrstuvwxyz0123456789 ", k=1 << 16))
@@ -58,6 +58,17 @@ def produce(broker: Any, load: Load) -> None:
                 producer.poll(0.1)
     if producer.flush(600) or failed:
         raise MismatchError(f"{load.topic}: the broker did not take every record: {failed[:1]}")
+
+
+def segmented(store: Path, load: Load, segments: int) -> None:
+    """A topic of ours with so many sealed segments."""
+    each = SEGMENTED // segments
+    with stratalog.open(store, background=False) as opened:
+        topic = opened.create_topic(load.topic, config={"retention.ms": -1})
+        rows = [(_TEXT[: load.value_bytes], b"key-%d" % (number % 500)) for number in range(each)]
+        for _ in range(segments):
+            topic.append_many(rows)
+            topic.roll()
 
 
 def adopt(log_dir: Path, store: Path, loads: tuple[Load, ...]) -> None:

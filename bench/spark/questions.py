@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from bench.harness import Case, MismatchError, Row, Sample, take_turns
@@ -23,6 +23,10 @@ SOURCE = "stratalog"
 NARROW = "stratalog, narrow schema"
 LIVE = "stratalog, the broker's directory"
 PARQUET = "Parquet"
+RECORDS, HEADERS = "count, every record decoded", "count, from headers"
+RECORDS_ENDS = "count, max(offset), max(timestamp) by partition, every record decoded"
+HEADERS_ENDS = "count, max(offset), max(timestamp) by partition, from headers"
+FEW, MANY = "few segments", "a hundred times as many"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,40 @@ class Asking:
             (PARQUET, lambda: self.parquet(load).where(within).count()),
         ]
         return self.turns(cases, load.windowed, f"the window of {load.topic}")
+
+    def totals(self, load: Load) -> list[Row]:
+        """How many records, and up to which offset and time: from headers, and with every record decoded."""
+
+        def headers() -> int:
+            return int(self._ends(load).agg(sf.sum("n").alias("n")).collect()[0]["n"])
+
+        def decoded() -> int:
+            # A sum over records is nothing that headers tell.
+            return int(self._ends(load, sf.sum("partition")).agg(sf.sum("n").alias("n")).collect()[0]["n"])
+
+        cases: list[tuple[str, Callable[[], Any]]] = [
+            (RECORDS, lambda: self._counted(load, sf.sum("partition"))),
+            (HEADERS, lambda: self._counted(load)),
+            (RECORDS_ENDS, decoded),
+            (HEADERS_ENDS, headers),
+        ]
+        return self.turns(cases, load.records, f"the totals of {load.topic}")
+
+    def _counted(self, load: Load, *more: Column) -> int:
+        rows = self.source(load, self.places.store)
+        return int(rows.agg(sf.count("*").alias("n"), *more).collect()[0]["n"])
+
+    def _ends(self, load: Load, *more: Column) -> DataFrame:
+        rows = self.source(load, self.places.store).groupBy("partition")
+        return rows.agg(sf.count("*").alias("n"), sf.max("offset"), sf.max("timestamp"), *more)
+
+    def segments(self, load: Load, few: Path, many: Path) -> list[Row]:
+        """The values of a topic in few segments and in many."""
+        cases = [(FEW, partial(self._summed, load, few)), (MANY, partial(self._summed, load, many))]
+        return self.turns(cases, self._summed(load, few), "many segments")
+
+    def _summed(self, load: Load, path: Path) -> int:
+        return _sum(self.source(load, path))
 
     def batches(self, load: Load) -> list[Row]:
         """The records of a topic, summed over its batch headers; ``job_s`` is what Spark says it took."""

@@ -13,7 +13,20 @@ from typing import Any
 
 import stratalog
 from bench.harness import Bar
-from bench.spark.questions import CONNECTOR, NARROW, QUESTIONS, SOURCE, TOLD
+from bench.spark.first import KEPT, PLAIN
+from bench.spark.questions import (
+    CONNECTOR,
+    FEW,
+    HEADERS,
+    HEADERS_ENDS,
+    MANY,
+    NARROW,
+    QUESTIONS,
+    RECORDS,
+    RECORDS_ENDS,
+    SOURCE,
+    TOLD,
+)
 from bench.spark.rewrites import PIPELINE, PROCESS, ROWS
 from bench.spark.sizes import BATCH_BYTES, PARTITIONS, Load, Sizes
 from stratalog import kernel
@@ -23,7 +36,7 @@ Rows = Mapping[str, Mapping[str, Sequence[float]]]
 Found = Mapping[str, Mapping[str, Rows]]
 """Those by session and measurement."""
 QUESTION_NAMES = tuple(question.name for question in QUESTIONS)
-SECTIONS = (*QUESTION_NAMES, "window", "batches", "compact", "export")
+SECTIONS = (*QUESTION_NAMES, "first", "totals", "segments", "window", "batches", "compact", "export")
 
 ON, OFF = "sockets on", "sockets off"
 UNCHANGED = {"count": 2.5, "sum": 2.5, "top": 2.0}
@@ -31,6 +44,7 @@ NARROWED = {"count": 5.0, "sum": 4.0, "top": 3.5}
 WINDOW, WINDOW_TOLD = 25.0, 1.0
 COMPACT, EXPORT = 5.0, 2.5
 BATCHES_S = 0.3
+FIRST, TOTALS, SEGMENTS = 2.0, 3.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +91,38 @@ def sections(sizes: Sizes, found: Found) -> list[Section]:
         if f"{load.topic}/{each.name}" in found.get(session, {})
     ]
     first, on = sizes.loads[0].topic, found[ON]
-    others = {"window": _window, "compact": _compact, "export": _export, "batches": _batches}
+    others = {
+        "first": _first,
+        "totals": _totals,
+        "segments": _segments,
+        "window": _window,
+        "compact": _compact,
+        "export": _export,
+        "batches": _batches,
+    }
     for name, make in others.items():
         if (rows := on.get(f"{first}/{name}")) is not None:
             made.append(make(first, rows))
     return made
+
+
+def _first(topic: str, rows: Rows) -> Section:
+    bars = [_ratio(rows, PLAIN, KEPT, FIRST, "CPU time of a session's first query", figure="cpu_s")]
+    return Section(f"{topic}: the first query of a session", rows, PLAIN, bars)
+
+
+def _totals(topic: str, rows: Rows) -> Section:
+    bars = [
+        _ratio(rows, RECORDS, HEADERS, TOTALS, "`count()`, against decoded records"),
+        _ratio(rows, RECORDS_ENDS, HEADERS_ENDS, TOTALS, "ends by partition, against decoded records"),
+    ]
+    return Section(f"{topic}: counts and ends", rows, RECORDS, bars)
+
+
+def _segments(topic: str, rows: Rows) -> Section:
+    times = median(rows[MANY]["seconds"]) / median(rows[FEW]["seconds"])
+    text = f"a hundred times as many segments: at most {SEGMENTS:g}× as long"
+    return Section(f"{topic}: many segments", rows, FEW, [Bar(text, f"{times:.2f}×", times <= SEGMENTS)])
 
 
 def _window(topic: str, rows: Rows) -> Section:
@@ -137,8 +178,9 @@ def _ratio(
     what: str,
     *,
     goal: bool = False,
+    figure: str = "seconds",
 ) -> Bar:
-    ratio = median(rows[peer]["seconds"]) / median(rows[ours]["seconds"])
+    ratio = median(rows[peer][figure]) / median(rows[ours][figure])
     return Bar(f"{what}: at least {needed:g}×", f"{ratio:.2f}×", ratio >= needed, goal)
 
 

@@ -42,11 +42,16 @@ class Load:
         return min(self.records, (until - FIRST_MS) * RECORDS_PER_MS) - (since - FIRST_MS) * RECORDS_PER_MS
 
 
+SEGMENTED = 1_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     name: str
     loads: tuple[Load, ...]
     repeat: int
+    segments: int
+    """So many, and a hundred times as many, for one topic of ``SEGMENTED`` records."""
 
     def only(self, topic: str | None) -> Sizes:
         """One of the loads alone."""
@@ -62,6 +67,7 @@ FULL = Sizes(
         Load("documents", 1_000_000, 10, 1_014, 100_000, 128 << 20),
     ),
     repeat=3,
+    segments=100,
 )
 SMALL = Sizes(
     "small",
@@ -70,4 +76,5 @@ SMALL = Sizes(
         Load("documents", 20_000, 10, 1_014, 2_000, 2 << 20),
     ),
     repeat=2,
+    segments=5,
 )

@@ -26,6 +26,7 @@ SYSTEMS = {"stratalog", *PEER_NAMES}
 ROWS = {
     "append": {*SYSTEMS, "stratalog, from Arrow", "lmdb, writemap"},
     "append-sync": {*SYSTEMS, "stratalog, from Arrow"},
+    "append-large": {"stratalog", "stratalog, from Arrow"},
     "single": SYSTEMS,
     "single-sync": SYSTEMS,
     "produce": {"1 × 100 B", "1000 × 1 KiB, idempotent", "1 × 100 B, 16 producers"},
@@ -37,6 +38,7 @@ ROWS = {
     "compaction": {"stratalog"},
     "archive-upload": {"stratalog", "plain copy", "plain copy, synced"},
     "archive-read": {"stratalog", "plain read"},
+    "start": {"stratalog --help", "stratalog read", "stratalog topic list"},
 }
 
 
@@ -69,7 +71,7 @@ def test_every_section_gives_numbers_and_equal_outputs(tmp_path: Path) -> None:
         if name != "dump":
             assert section["equal"], name
     bars = [bar for section in sections.values() for bar in section["bars"]]
-    assert len(bars) == 15
+    assert len(bars) == 22
     judged = {"met", "MISSED", "reached", "not reached", "not measured"}
     assert {bar["verdict"] for bar in bars} <= judged
     dump = sections["dump"]
