@@ -161,18 +161,12 @@ class Asking:
     def totals(self, load: Load) -> list[Row]:
         """How many records, and up to which offset and time: from headers, and with every record decoded."""
 
-        def headers() -> int:
-            return int(self._ends(load).agg(sf.sum("n").alias("n")).collect()[0]["n"])
-
-        def decoded() -> int:
-            # A sum over records is nothing that headers tell.
-            return int(self._ends(load, sf.sum("partition")).agg(sf.sum("n").alias("n")).collect()[0]["n"])
-
+        partitions = sf.sum("partition")  # nothing that headers tell
         cases: list[tuple[str, Callable[[], Any]]] = [
-            (RECORDS, lambda: self._counted(load, sf.sum("partition"))),
+            (RECORDS, lambda: self._counted(load, partitions)),
             (HEADERS, lambda: self._counted(load)),
-            (RECORDS_ENDS, decoded),
-            (HEADERS_ENDS, headers),
+            (RECORDS_ENDS, lambda: self._ends(load, partitions)),
+            (HEADERS_ENDS, lambda: self._ends(load)),
         ]
         return self.turns(cases, load.records, f"the totals of {load.topic}")
 
@@ -180,9 +174,10 @@ class Asking:
         rows = self.source(load, self.places.store)
         return int(rows.agg(sf.count("*").alias("n"), *more).collect()[0]["n"])
 
-    def _ends(self, load: Load, *more: Column) -> DataFrame:
+    def _ends(self, load: Load, *more: Column) -> int:
         rows = self.source(load, self.places.store).groupBy("partition")
-        return rows.agg(sf.count("*").alias("n"), sf.max("offset"), sf.max("timestamp"), *more)
+        ends = rows.agg(sf.count("*").alias("n"), sf.max("offset"), sf.max("timestamp"), *more)
+        return sum(int(row["n"]) for row in ends.collect())
 
     def segments(self, load: Load, few: Path, many: Path) -> list[Row]:
         """The values of a topic in few segments and in many."""
