@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -113,6 +115,33 @@ def test_threads_write(spark: SparkSession, log: Path) -> None:
         for done in [threads.submit(write, frame, log, topic="other") for _ in range(2)]:
             done.result()
     assert len(records(log, "other")) == 20
+
+
+def test_a_table_in_the_catalog_is_refused_before_a_row_is_written(
+    spark: SparkSession, log: Path, tmp_path: Path
+) -> None:
+    """Spark would not hand its options over when it is read: nobody could read the rows."""
+    frame = spark.createDataFrame([("v",)], "value string")
+    stream = spark.readStream.format("stratalog").option("subscribe", "other").load(str(log))
+    options = f"OPTIONS (path '{log}', subscribe 'other', topic 'other')"
+    said = {"path": str(log), "topic": "other"}
+    attempts: list[Callable[[], object]] = [
+        lambda: spark.sql(f"create table t1 using stratalog {options}"),
+        lambda: spark.sql(f"create table t1 (value binary) using stratalog {options}"),
+        lambda: spark.sql(f"create table t1 using stratalog {options} as select 'v' as value"),
+        lambda: frame.write.format("stratalog").mode("append").options(**said).saveAsTable("t1"),
+        lambda: frame.write.format("StrataLog").options(**said).saveAsTable("t1"),
+        lambda: frame.writeTo("t1").using("stratalog").options(**said).create(),
+        lambda: stream.writeStream.format("stratalog").options(**said).toTable("t1"),
+    ]
+    for attempt in attempts:
+        with pytest.raises(IllegalArgumentException, match="a table in the catalog .* is not supported"):
+            attempt()
+    assert not spark.catalog.tableExists("t1")
+    assert records(log, "other") == []
+    frame.write.saveAsTable("parquet_table")
+    assert spark.table("parquet_table").count() == 1
+    spark.sql("drop table parquet_table")
 
 
 def test_the_option_beats_the_column(spark: SparkSession, log: Path) -> None:

@@ -69,6 +69,8 @@ import scala.runtime.AbstractPartialFunction;
 
 public class OwnPlans extends Rule {
   private static final Set PLACES = new HashSet(Arrays.asList(new Object[] {"topic", "partition"}));
+  private static final Set TABLES = new HashSet(Arrays.asList(new Object[] {
+      "CreateTable", "CreateTableAsSelect", "ReplaceTable", "ReplaceTableAsSelect"}));
   private static final Set NEVER_NULL = new HashSet(
       Arrays.asList(new Object[] {"topic", "partition", "offset", "timestamp", "timestampType"}));
 
@@ -76,7 +78,28 @@ public class OwnPlans extends Rule {
   private final Map queries = Collections.synchronizedMap(new WeakHashMap());
 
   public TreeNode apply(TreeNode plan) {
+    refuse(plan);
     return plan.transform(new Own(this));
+  }
+
+  /**
+   * A table in the catalog: Spark does not hand its options to Python sources when it reads it, so that rows
+   * would be written and nobody could read them.
+   */
+  private static void refuse(TreeNode plan) {
+    if (!TABLES.contains(plan.nodeName())) return;
+    Option provider;
+    try {
+      Object spec = plan.getClass().getMethod("tableSpec", new Class[0]).invoke(plan, new Object[0]);
+      provider = (Option) spec.getClass().getMethod("provider", new Class[0]).invoke(spec, new Object[0]);
+    } catch (Exception error) {
+      return; // another Spark has another plan: the source refuses what it can
+    }
+    if (provider.isEmpty() || !"stratalog".equalsIgnoreCase((String) provider.get())) return;
+    throw new IllegalArgumentException(
+        "stratalog: a table in the catalog (CREATE TABLE, saveAsTable, writeTo, toTable) is not supported;"
+        + " write with save() or start(), and read with CREATE TEMPORARY VIEW \u2026 USING stratalog"
+        + " OPTIONS (path '\u2026', subscribe '\u2026')");
   }
 
   public boolean shared(Object node) throws Exception {
