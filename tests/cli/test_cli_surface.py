@@ -15,7 +15,7 @@ from stratalog import errors
 from stratalog.cli import guard
 from stratalog.cli.app import app
 from stratalog.cli.append import Tally
-from stratalog.cli.console import Table, progress
+from stratalog.cli.console import Table, counted, progress
 from stratalog.cli.guard import ExitCode, exit_code
 from stratalog.cli.segments import segment_facts, segment_table
 from stratalog.cli.session import Session
@@ -117,6 +117,10 @@ def test_help_lists_the_exit_codes():
         ["read", "t", "--last", "--data", "x"],
         ["read", "t", "--follow", "--to", "5", "--data", "x"],
         ["read", "t", "--limit", "-1", "--data", "x"],
+        ["read", "t", "--limit", "9" * 20, "--data", "x"],
+        ["topic", "create", "t", "--partitions", "9" * 20, "--data", "x"],
+        ["topic", "alter", "t", "--partitions", "9" * 20, "--data", "x"],
+        ["topic", "list", "--data", ""],
         ["append", "t", "--jsonl", "--whole", "--data", "x"],
         ["append", "t", "--key", "k", "--key-delimiter", ":", "--data", "x"],
         ["append", "t", "--key-delimiter", "", "--data", "x"],
@@ -143,6 +147,7 @@ def test_wrong_command_lines_end_with_2(arguments):
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1, "one line where stderr is no terminal"
     assert result.stderr.startswith("stratalog: ")
+    assert not {"Error", "islice", "create_topic", "None"} & set(result.stderr.replace(":", " ").split())
 
 
 @pytest.mark.parametrize(
@@ -254,6 +259,15 @@ def test_tables_in_a_pipe_are_plain_and_uncut():
     assert lines[3] == "b" + " " * 201 + "1000", "numbers are for programs"
     assert lines[4] == "footer"
     assert Table("x", footer="none").plain() == "none"
+
+
+def test_numbers_in_a_pipe_have_no_separators(tmp_path):
+    shell = Shell(tmp_path / "d")
+    shell.ok("topic", "create", "t")
+    result = shell("append", "t", stdin="y\n" * 1000)
+    assert result.stderr.startswith("appended 1000 records to t ")
+    assert " 1000 " in shell.ok("topic", "list")
+    assert counted(1000, "segment") == "1000 segments"
 
 
 def segment(**changes: object) -> SegmentInfo:

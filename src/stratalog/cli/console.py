@@ -140,8 +140,8 @@ warnings = Warnings()
 
 
 def counted(count: int, thing: str) -> str:
-    """Return ``1 record`` or ``1,000 records``."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+    """Return ``1 record`` or ``1000 records``; as `number`, with separators on a terminal."""
+    return f"{number(count)} {thing}{'' if count == 1 else 's'}"
 
 
 def is_terminal(stream: TextIO | Any) -> bool:

@@ -50,7 +50,7 @@ class ExitCode(enum.IntEnum):
     UNSUPPORTED_FORMAT = 9, "files of an older or newer format"
     TOPIC_EXISTS = 10, "the topic already exists"
     UNFINISHED = 11, "some of the work could not be done; see stderr"
-    CLUSTER = 12, "no broker of the Kafka cluster answered, or it refused"
+    CLUSTER = 12, "no broker of the Kafka cluster answered, or it refused; a consumer group is in use"
     INTERRUPTED = 130, "interrupted with Ctrl-C"
     BROKEN_PIPE = 141, "the output pipe was closed"
 
@@ -90,6 +90,7 @@ _KNOWN: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (errors.StoreLockedError, ExitCode.LOCKED, ""),
     (errors.ControlError, ExitCode.LOCKED, "`stratalog log-dirs` shows the process that holds the store"),
     (errors.ClusterError, ExitCode.CLUSTER, ""),
+    (errors.GroupInUseError, ExitCode.CLUSTER, ""),
     (errors.ReadOnlyError, ExitCode.STORAGE, ""),
     (
         errors.ArchiveConflictError,

@@ -92,7 +92,7 @@ def read(
     key: Annotated[str | None, opt("--key -k", "Only records with this key.")] = None,
     last: Annotated[bool, opt("--last", "With --key: only the latest record.")] = False,
     follow: Annotated[bool, opt("--follow -f", "Wait for new records until Ctrl-C.")] = False,
-    limit: Annotated[int | None, opt("--limit -n N", "Stop after N records.", min=0)] = None,
+    limit: Annotated[int | None, opt("--limit -n N", "Stop after N records.", min=0, max=END)] = None,
     format_: Annotated[
         str | None,
         opt(

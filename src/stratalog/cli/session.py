@@ -133,6 +133,8 @@ class Session:
     def paths(self) -> list[str]:
         """The log directories: ``--data``, else the environment; a usage error without either."""
         paths = list(self.given) or _directories_of_environment()
+        if not all(paths):
+            raise WrongUsage("--data is empty: give the directory of a store")
         if not paths:
             raise WrongUsage(f"no store given: use --data DIR or set {ENVIRONMENT}")
         return paths

@@ -35,6 +35,7 @@ from stratalog.config import (
     readable,
     suggest,
 )
+from stratalog.config.settings import INT_MAX
 from stratalog.config.units import format_bytes
 from stratalog.errors import ConfigError, NotFoundError, TopicExistsError
 
@@ -104,7 +105,8 @@ def create(
     session: Session,
     name: Annotated[str, arg("NAME", "The topic's name.")],
     partitions: Annotated[
-        int | None, opt("--partitions -p N", "Number of partitions; num.partitions by default.", min=1)
+        int | None,
+        opt("--partitions -p N", "Number of partitions; num.partitions by default.", min=1, max=INT_MAX),
     ] = None,
     profile: ProfileOption = None,
     config: ConfigOption = None,
@@ -189,7 +191,12 @@ def alter(
     ] = None,
     partitions: Annotated[
         int | None,
-        opt("--partitions -p N", "New total number of partitions; keys may map to other partitions.", min=1),
+        opt(
+            "--partitions -p N",
+            "New total number of partitions; keys may map to other partitions.",
+            min=1,
+            max=INT_MAX,
+        ),
     ] = None,
 ) -> None:
     """Change a topic's settings, or give it more partitions."""

@@ -18,6 +18,7 @@ from stratalog.analysis.packages import needed
 from stratalog.errors import (
     ClusterError,
     ConfigError,
+    GroupInUseError,
     InvalidArgumentError,
     InvalidRecordError,
     InvalidTopicError,
@@ -162,7 +163,7 @@ class Client:
         if name in SILENT:
             return self.silent()
         if name in IN_USE:
-            return ClusterError(f"{about} has members: stop its consumers first")
+            return GroupInUseError(f"{about} has members: stop its consumers first")
         kind = OURS.get(name, ClusterError)
         return kind(f"no {about} at {self.address}" if kind is UnknownTopicError else f"{about}: {text}")
 
