@@ -30,7 +30,7 @@ SPARK43_TESTS := $(addprefix tests/spark/test_,source_filters.py source_columns.
 PARTS := $(addprefix $(VENV)/.,core dev docs spark bench wheel)
 KERNEL_SOURCES := $(filter-out %.c,$(wildcard src/stratalog/kernel/*.py src/stratalog/kernel/*.pxd src/stratalog/kernel/*.h))
 
-.PHONY: help setup demo check quick-tests test pythons lint style types quick-types imports tidy bench bench-spark bench-broker interop spark-next crash explore crash-spark crash-pipelines fuzz docs wheel lock clean
+.PHONY: help setup demo check quick-tests test pythons lint style types quick-types imports tidy bench bench-spark bench-broker interop spark-next crash crash-broker explore crash-spark crash-pipelines fuzz docs wheel lock clean
 
 help: ## this list
 	@echo "Stratalog: make TARGET"
@@ -122,6 +122,9 @@ explore: setup ## two operations interleaved at every filesystem call and lock, 
 crash: setup ## SIGKILL at random moments, ROUNDS=200 times, and the interleavings of `make explore`; SEED=... replays a run
 	@EVERY=$(or $(EVERY),1) $(PY) -m tests.explore.explorer
 	@$(PY) tests/crash/kill_campaign.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+crash-broker: setup ## SIGKILL, pause and restart a broker under producers and consumers, ROUNDS=200 times; SEED=... replays
+	@$(PY) tests/broker/crash_broker.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 fuzz: setup ## hostile bytes against the compiled kernel under AddressSanitizer, MUTATIONS=100000 of them; SEED=... replays
 	@PYTHON=$(abspath $(PY)) tests/kernel/asan.sh $(MUTATIONS) $(SEED)

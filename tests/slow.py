@@ -9,6 +9,8 @@ SLOW = (
     "tests/archive/test_archive_objects.py",
     "tests/archive/test_archive_partition.py",
     "tests/archive/test_archive_s3_store.py",
+    "tests/broker/test_broker_campaign.py",
+    "tests/broker/test_broker_fuzz.py",
     "tests/cli/test_cli_copies.py",
     "tests/cli/test_cli_damage_named.py",
     "tests/cli/test_cli_end_to_end.py",
@@ -76,4 +78,5 @@ SLOW = (
     "tests/test_machine.py",
     "tests/test_package.py",
     "tests/testing/test_testing_plugin.py",
+    "tests/wire/test_wire_fuzz.py",
 )

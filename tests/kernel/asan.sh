@@ -1,5 +1,6 @@
 #!/bin/sh
-# The compiled kernel under AddressSanitizer: builds it into a temporary directory and fuzzes it there.
+# The compiled kernel under AddressSanitizer: builds it into a temporary directory and fuzzes it there, with the
+# messages of `wire`, of which it reads ten times as many as logs.
 #
 #   tests/kernel/asan.sh [rounds] [seed]
 #
@@ -15,7 +16,8 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/src/stratalog"
 cp "$root/setup.py" "$work/"
 cp -r "$root/src/stratalog/kernel" "$work/src/stratalog/"
-cp "$root/src/stratalog/model.py" "$work/src/stratalog/"
+cp "$root/src/stratalog/model.py" "$root/src/stratalog/errors.py" "$work/src/stratalog/"
+cp -r "$root/src/stratalog/wire" "$work/src/stratalog/"
 : > "$work/src/stratalog/__init__.py" # the kernel imports nothing of the package
 rm -f "$work"/src/stratalog/kernel/*.so "$work"/src/stratalog/kernel/*.pyd
 
@@ -24,7 +26,11 @@ STRATALOG_CFLAGS="-fsanitize=address -fno-omit-frame-pointer -O1 -g1" STRATALOG_
     "$python" setup.py -q build_ext -j 2 --build-lib "$work/src" > "$work/build.log" 2>&1 ||
     { cat "$work/build.log"; exit 1; }
 
-LD_PRELOAD="$(gcc -print-file-name=libasan.so)" \
-    ASAN_OPTIONS=detect_leaks=0:abort_on_error=0:allocator_may_return_null=1 \
-    PYTHONMALLOC=malloc PYTHONPATH="$work/src" \
-    "$python" "$root/tests/kernel/fuzz_kernel.py" --rounds "$rounds" --seed "$seed"
+fuzz() {
+    LD_PRELOAD="$(gcc -print-file-name=libasan.so)" \
+        ASAN_OPTIONS=detect_leaks=0:abort_on_error=0:allocator_may_return_null=1 \
+        PYTHONMALLOC=malloc PYTHONPATH="$work/src" \
+        "$python" "$@"
+}
+fuzz "$root/tests/wire/fuzz_wire.py" --rounds "$((rounds * 10))" --seed "$seed"
+fuzz "$root/tests/kernel/fuzz_kernel.py" --rounds "$rounds" --seed "$seed"

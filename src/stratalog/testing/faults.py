@@ -60,12 +60,14 @@ _COUNTERPARTS = {
     "topics": ("topics",),
     "partition_responses": ("partition_data",),
     "partitions": ("partitions", "partition_indexes"),
-    "results": ("topics", "resources", "groups_names"),
+    "results": ("topics", "resources", "groups_names", "dirs"),
+    "replica_election_results": ("topic_partitions",),
+    "partition_result": ("partitions",),
     "coordinators": ("coordinator_keys",),
     "members": ("members",),
-    "groups": ("groups",),
+    "groups": ("groups", "group_ids"),
 }
-_INDEXES = ("index", "partition", "partition_index")
+_INDEXES = ("index", "partition", "partition_index", "partition_id")
 _NAMES_ALONE = ("name", "key", "group_id")
 """The fields that take an element of a request which is a text and no struct."""
 _INSIDE_ONLY = ("Fetch",)
@@ -199,7 +201,7 @@ class Faults:
             held.append(_Held(timer, go_on))
             self._held += held
         elif fault.kind == "drop" and fault.when == "before":
-            connection.close("a fault that was asked for")
+            connection.close()
         elif fault.kind == "drop":
             real(_Changed(request, None, lambda _: None))
         elif not getattr(request.body, "acks", 1):
@@ -238,14 +240,14 @@ class _Changed(Request):
         """Send the changed answer."""
         changed = self._change(value)
         if changed is None:
-            self.connection.close("a fault that was asked for")
+            self.connection.close()
         else:
             super().answer(changed, version)
 
     def no_answer(self) -> None:
         """Close the connection if the answer was to be dropped."""
         if self._change(()) is None:
-            self.connection.close("a fault that was asked for")
+            self.connection.close()
         else:
             super().no_answer()
 
@@ -341,6 +343,10 @@ def _mirror(api: Api, struct: Struct, made: Any, asked: Any, code: int, told: bo
             inside, asks = field.struct, _COUNTERPARTS.get(name, ())
             if any(each.name == "errorCode" for each in inside.fields) or _arrays(inside):
                 parts = next((getattr(asked, each) for each in asks if getattr(asked, each, None)), ())
+                if parts and "path" in getattr(
+                    parts[0], "_fields", ()
+                ):  # of log directories, each with topics
+                    parts = tuple(topic for part in parts for topic in part.topics)
                 cls = api.response.struct(inside.name)
                 fields[name] = tuple(_mirror(api, inside, cls, part, code) for part in parts)
         elif name in known and not field.is_array:
@@ -349,6 +355,8 @@ def _mirror(api: Api, struct: Struct, made: Any, asked: Any, code: int, told: bo
             fields[name] = _index_of(asked)
         elif name in _NAMES_ALONE and isinstance(asked, str):
             fields[name] = asked
+        elif name == "topic_name" and "name" in known:
+            fields[name] = asked.name
         elif name.endswith(("offset", "watermark", "node_id")):
             fields[name] = -1
         elif field.kind == "records":

@@ -1,0 +1,441 @@
+"""SIGKILL for a broker with clients: nothing that a client was told may turn out to be wrong.
+
+Producers (idempotent ones, and one that is not), groups of consumers and consumers without a group, all
+of them confluent-kafka, work in threads of this process while the broker's process is killed, stopped
+and continued, restarted, and made to fail, delay and drop requests. Segments are small, so that logs
+roll, are compacted and lose their oldest segments meanwhile. At the end everything is read once more,
+and `find_anomalies` looks at the whole history. Run by ``make crash-broker``; the printed seed repeats
+the plan, as far as threads allow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+import stratalog
+from stratalog.testing import (
+    Commit,
+    CommitFetch,
+    LogEnd,
+    Operation,
+    Poll,
+    Polled,
+    ProcessBroker,
+    Seek,
+    Send,
+    find_anomalies,
+)
+
+SMALL: dict[str, object] = {"segment.bytes": 16384, "file.delete.delay.ms": 1000}
+TOPICS: dict[str, dict[str, object]] = {
+    "plain": SMALL,
+    "synced": SMALL | {"flush.messages": 1},
+    "short": SMALL | {"retention.bytes": 65536},
+    "latest": SMALL | {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.1},
+}
+PARTITIONS = 2
+CONFIG = {"log.retention.check.interval.ms": 300, "log.cleaner.backoff.ms": 300}
+KEYS = 20
+CALL_S = 10
+QUIET_S = 30.0
+"""How long a reader at the end waits for something that the broker says is there."""
+READY_S = 120.0
+BREATH_S = 0.2
+
+
+class History:
+    """What all clients did, in one list; each client adds its own operations in their order."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self._lock = threading.Lock()
+        self.fatal: list[str] = []
+
+    def add(self, operation: Operation) -> int:
+        """Add one; return its place."""
+        with self._lock:
+            self.operations.append(operation)
+            return len(self.operations) - 1
+
+    def settle(self, at: int, **found: Any) -> None:
+        """Say how a send ended."""
+        self.operations[at] = replace(self.operations[at], **found)  # type: ignore[arg-type]
+
+
+class Clients:
+    """All threads with a client, until they are told to end."""
+
+    def __init__(self, servers: str, history: History, seed: int) -> None:
+        self._common = {
+            "bootstrap.servers": servers,
+            "reconnect.backoff.max.ms": 500,
+            "retry.backoff.max.ms": 200,
+            "socket.timeout.ms": 5000,
+            "topic.metadata.refresh.interval.ms": 2000,
+            "log_level": 0,
+        }
+        self._history = history
+        self._seed = seed
+        self._end = threading.Event()
+        self._producing = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._producers: list[threading.Thread] = []
+        self.errors: list[BaseException] = []
+
+    def start(self) -> None:
+        """Start them all."""
+        for name, idempotent in (("p1", True), ("p2", True), ("p3", False)):
+            self._producers.append(self._run(self._produce, name, idempotent))
+        for name, group, strategy in (
+            ("g1a", "g1", "range"),
+            ("g1b", "g1", "range"),
+            ("g2a", "g2", "cooperative-sticky"),
+        ):
+            self._run(self._consume, name, group, strategy)
+        self._run(self._follow, "f1", "read_committed")
+        self._run(self._follow, "f2", "read_uncommitted")
+
+    def stop(self) -> None:
+        """End the producers, which wait for what they sent, then the others."""
+        self._producing.set()
+        for each in self._producers:
+            each.join()
+        self._end.set()
+        for each in self._threads:
+            each.join()
+
+    def _run(self, work: Callable[..., None], *arguments: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                work(*arguments)
+            except BaseException as error:
+                self.errors.append(error)
+                raise
+
+        thread = threading.Thread(target=run, name=str(arguments[0]))
+        self._threads.append(thread)
+        thread.start()
+        return thread
+
+    def _failed(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._history.fatal.append(str(error))
+
+    def _produce(self, name: str, idempotent: bool) -> None:
+        rng = random.Random(f"{self._seed}/{name}")
+        producer = Producer(
+            {
+                **self._common,
+                "error_cb": self._failed,
+                "acks": "all",
+                "batch.size": 4096,
+                "enable.idempotence": idempotent,
+                "linger.ms": rng.choice((0, 5)),
+                "compression.type": rng.choice(("none", "lz4", "zstd")),
+                "message.timeout.ms": 300_000,
+            }
+        )
+        topics = list(TOPICS) if idempotent else ["plain", "synced"]
+        number = 0
+        while not self._producing.wait(rng.uniform(0, 0.02)):
+            for _ in range(rng.choice((1, 1, 5, 20))):
+                number += 1
+                log = rng.choice(topics), rng.randrange(PARTITIONS)
+                key = f"k{rng.randrange(KEYS)}"
+                sent = Send(name, log, f"{name}-{number}", None, "unknown", idempotent, None, key)
+                self._send(producer, sent, b"." * rng.randrange(100))
+            producer.poll(0)
+        left = producer.flush(READY_S)
+        assert not left, f"{left} records of {name} were not answered in {READY_S} s"
+
+    def _send(self, producer: Producer, sent: Send, filler: bytes) -> None:
+        history = self._history
+        at = history.add(sent)
+
+        def done(error: KafkaError | None, message: Any) -> None:
+            if error is None:
+                history.settle(at, outcome="acknowledged", offset=message.offset())
+            elif error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_INFLIGHT):
+                pass  # unknown
+            else:
+                history.fatal.append(f"{sent.value}: {error}")
+
+        value = sent.value.encode() + b" " + filler
+        assert sent.key is not None
+        while True:
+            try:
+                producer.produce(sent.log[0], value, sent.key, sent.log[1], on_delivery=done)
+            except BufferError:
+                producer.poll(0.1)
+            else:
+                return
+
+    def _consumer(self, group: str, **more: object) -> Consumer:
+        return Consumer(
+            {
+                **self._common,
+                "error_cb": self._failed,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": 6000,
+                "fetch.wait.max.ms": 100,
+                **more,
+            }
+        )
+
+    def _consume(self, name: str, group: str, strategy: str) -> None:
+        rng = random.Random(f"{self._seed}/{name}")
+        history = self._history
+        consumer = self._consumer(group, **{"partition.assignment.strategy": strategy})
+        mine: set[tuple[str, int]] = set()
+
+        def assigned(_: Consumer, parts: list[TopicPartition]) -> None:
+            logs = tuple((each.topic, each.partition) for each in parts)
+            mine.update(logs)
+            history.add(Seek(name, logs))
+            self._ask_committed(consumer, group, parts)
+
+        def revoked(_: Consumer, parts: list[TopicPartition]) -> None:
+            mine.difference_update((each.topic, each.partition) for each in parts)
+
+        consumer.subscribe(list(TOPICS), on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+        while not self._end.is_set():
+            self._poll(consumer, name, True)
+            if rng.random() < 0.3 and mine:
+                self._commit(consumer, group, mine)
+            if rng.random() < 0.01:  # leave and come back
+                consumer.unsubscribe()
+                mine.clear()
+                consumer.subscribe(list(TOPICS), on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+        consumer.close()
+
+    def _ask_committed(self, consumer: Consumer, group: str, parts: list[TopicPartition]) -> None:
+        began = time.monotonic()
+        try:
+            found = consumer.committed(parts, timeout=CALL_S)
+        except KafkaException:
+            return
+        ended = time.monotonic()
+        for each in found:
+            if each.error is None:
+                offset = each.offset if each.offset >= 0 else None
+                self._history.add(CommitFetch(group, (each.topic, each.partition), offset, began, ended))
+
+    def _commit(self, consumer: Consumer, group: str, mine: set[tuple[str, int]]) -> None:
+        places = [
+            each for each in consumer.position([TopicPartition(*log) for log in mine]) if each.offset >= 0
+        ]
+        if not places:
+            return
+        began, failed = time.monotonic(), None
+        try:
+            done = consumer.commit(offsets=places, asynchronous=False)
+        except KafkaException as raised:
+            done, failed = places, raised.args[0]
+        ended = time.monotonic()
+        for each in done or ():
+            error = failed or each.error
+            # A refusal by the group is certain. Everything else may have taken effect.
+            refused = error is not None and error.code() in (
+                *(KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID),
+                *(KafkaError.REBALANCE_IN_PROGRESS, KafkaError._NO_OFFSET),
+            )
+            outcome = (
+                "acknowledged" if error is None else "failed" if refused and failed is None else "unknown"
+            )
+            log = each.topic, each.partition
+            self._history.add(Commit(group, log, each.offset, outcome, began, ended))  # type: ignore[arg-type]
+
+    def _follow(self, name: str, isolation: str) -> None:
+        rng = random.Random(f"{self._seed}/{name}")
+        consumer = self._consumer("none", **{"isolation.level": isolation})
+        parts = [TopicPartition(topic, at, 0) for topic in TOPICS for at in range(PARTITIONS)]
+        self._assign(consumer, name, parts)
+        while not self._end.is_set():
+            self._poll(consumer, name, isolation == "read_committed")
+            if rng.random() < 0.01:
+                self._assign(consumer, name, parts)
+        consumer.close()
+
+    def _assign(self, consumer: Consumer, name: str, parts: list[TopicPartition]) -> None:
+        self._history.add(Seek(name, tuple((each.topic, each.partition) for each in parts)))
+        consumer.assign(parts)
+
+    def _poll(self, consumer: Consumer, name: str, committed_only: bool) -> int:
+        found = consumer.consume(200, timeout=0.1)
+        records = tuple(
+            Polled((each.topic(), each.partition()), each.offset(), each.value().split(b" ")[0].decode())  # type: ignore[arg-type]
+            for each in found
+            if each.error() is None
+        )
+        if records:
+            self._history.add(Poll(name, records, committed_only, time.monotonic()))
+        return len(records)
+
+    def read_everything(self, quiet_s: float) -> None:
+        """Read every partition to the end that the broker tells, and ask for every group's offsets."""
+        for topic, config in TOPICS.items():
+            for at in range(PARTITIONS):
+                self._read_log((topic, at), quiet_s, config.get("cleanup.policy") == "compact")
+        for group in ("g1", "g2"):
+            consumer = self._consumer(group)
+            parts = [TopicPartition(topic, at) for topic in TOPICS for at in range(PARTITIONS)]
+            self._ask_committed(consumer, group, parts)
+            consumer.close()
+
+    def _read_log(self, log: tuple[str, int], quiet_s: float, compacted: bool) -> None:
+        consumer = self._consumer("none")
+        part = TopicPartition(*log)
+        low, high = self._ends(consumer, part)
+        name = f"end {log[0]}-{log[1]}"
+        self._assign(consumer, name, [TopicPartition(*log, low)])
+        position, heard = low, time.monotonic()
+        while position < high and time.monotonic() - heard < quiet_s:
+            self._poll(consumer, name, True)
+            reached = consumer.position([part])[0].offset
+            if reached > position:
+                position, heard = reached, time.monotonic()
+        low, _ = self._ends(consumer, part)
+        self._history.add(LogEnd(log, low, high, position, compacted))
+        consumer.close()
+
+    def _ends(self, consumer: Consumer, part: TopicPartition) -> tuple[int, int]:
+        deadline = time.monotonic() + READY_S
+        while True:
+            try:
+                found: tuple[int, int] = consumer.get_watermark_offsets(part, timeout=CALL_S)
+                return found
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+
+
+class Nemesis:
+    """What happens to the broker."""
+
+    def __init__(self, broker: ProcessBroker, seed: int) -> None:
+        self._broker = broker
+        self._rng = random.Random(f"{seed}/nemesis")
+        self.done: Counter[str] = Counter()
+
+    def act(self) -> None:
+        """Do one thing, and give clients a moment after it."""
+        rng = self._rng
+        acts: list[tuple[Callable[[], None], int]] = [
+            (self.kill, 5),
+            (self.kill_twice, 1),
+            (self.pause, 3),
+            (self.restart, 1),
+            (self.faults, 3),
+        ]
+        [act] = rng.choices([each for each, _ in acts], [weight for _, weight in acts])
+        act()
+        self.done[act.__name__] += 1
+        time.sleep(rng.uniform(0.1, 1.5))
+
+    def kill(self) -> None:
+        self._broker.kill()
+        if self._rng.random() < 0.3:
+            time.sleep(self._rng.uniform(0, 1))
+        self._broker.restart()
+
+    def kill_twice(self) -> None:
+        for _ in range(2):
+            self.kill()
+
+    def pause(self) -> None:
+        self._broker.pause()
+        time.sleep(self._rng.uniform(0.05, 2))
+        if self._rng.random() < 0.3:
+            self.kill()
+        else:
+            self._broker.resume()
+
+    def restart(self) -> None:
+        self._broker.restart()
+
+    def faults(self) -> None:
+        """Drop, delay and fail some requests.
+
+        No Produce is failed: where a later one of the same partition is on its way, librdkafka takes a new
+        epoch, and sends what another dropped answer has left in doubt once more, as new records.
+        """
+        rng, broker = self._rng, self._broker
+        for _ in range(5):
+            broker.drop_next("Produce", when=rng.choice(("before", "after")))
+            broker.fail_next("Fetch", "NOT_LEADER_OR_FOLLOWER", topic="plain", partition=0)
+            broker.drop_next(rng.choice(("Fetch", "OffsetCommit", "Heartbeat", "JoinGroup")), when="after")
+            broker.delay_next(rng.choice(("Produce", "Fetch", "OffsetCommit")), rng.uniform(0.01, 0.5))
+            time.sleep(rng.uniform(0, BREATH_S))
+
+
+def campaign(directory: str, rounds: int, seed: int, quiet_s: float, module: str) -> int:
+    """Run one; return 0 if nothing is wrong."""
+    history = History()
+    with ProcessBroker(Path(directory, "data"), CONFIG, janitor=True, module=module) as broker:
+        for name, config in TOPICS.items():
+            broker.create_topic(name, PARTITIONS, config)
+        clients, nemesis = Clients(broker.bootstrap_servers, history, seed), Nemesis(broker, seed)
+        clients.start()
+        try:
+            for _ in range(rounds):
+                nemesis.act()
+        finally:
+            clients.stop()
+        clients.read_everything(quiet_s)
+    found = [str(each) for each in find_anomalies(history.operations)]
+    found += [f"fatal: {each}" for each in history.fatal] + [
+        f"a client failed: {each!r}" for each in clients.errors
+    ]
+    with stratalog.open(Path(directory, "data"), read_only=True) as store:
+        report = stratalog.verify(store)
+    if not report.ok:
+        found.append(f"verify: {report}")
+    for each in found:
+        print(each)
+    sends = [each for each in history.operations if isinstance(each, Send)]
+    known = sum(each.offset is not None for each in sends)
+    polled = sum(len(each.records) for each in history.operations if isinstance(each, Poll))
+    print(", ".join(f"{count} × {name}" for name, count in sorted(nemesis.done.items())))
+    print(
+        f"{rounds} rounds, {known} of {len(sends)} records acknowledged,"
+        f" {polled} polled, {sum(isinstance(each, Commit) for each in history.operations)} commits,"
+        f" {sum(isinstance(each, CommitFetch) for each in history.operations)} looked up,"
+        f" {len(found)} violations (seed {seed})"
+    )
+    return 1 if found else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    parser.add_argument("--dir", help="where the store is; a temporary directory unless given")
+    parser.add_argument("--quiet", type=float, default=QUIET_S, help="seconds of silence at the end of a log")
+    parser.add_argument(
+        "--module", default="stratalog.testing.brokers", help="what the broker's process runs"
+    )
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        return campaign(options.dir or scratch, options.rounds, options.seed, options.quiet, options.module)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
