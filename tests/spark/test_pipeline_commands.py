@@ -68,6 +68,7 @@ def test_a_pipelines_own_arguments_reach_it(
         ("stats --key-sample 2", "key_sample"),
         ("replay into --topic orders --isolation dirty", "isolation"),
         ("materialize orders OUT --as-of-time yesterday", "as_of"),
+        ("check", "pass one such as __max_age 15m, or __limits FILE"),
         ("check --max-null-keys some", "max_null_keys"),
         ("ingest orders rows.json --format paper", "format"),
     ],

@@ -428,6 +428,8 @@ def check(
     """Compare topics with limits of freshness, volume, nulls and late data; a broken one exits with 1."""
     limits["max_null_fields"] = parse_pairs(max_null_field, "--max-null-field") or None
     given = {name: value for name, value in limits.items() if value is not None}
+    if not given and limits_file is None:
+        raise WrongUsage("no limit is given: pass one such as --max-age 15m, or --limits FILE")
     run(
         "check",
         show=_show_check,
