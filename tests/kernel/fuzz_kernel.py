@@ -441,6 +441,39 @@ def drive_encode(engine: Any, rng: random.Random) -> list[Any]:
     return said
 
 
+def drive_frames(engine: Any, log: bytes | bytearray, rng: random.Random) -> list[Any]:
+    """Produce requests around the log's bytes, whole, mutated and cut; answers to them."""
+    version = rng.randrange(2, 15)
+    length = 16 if version >= 13 else rng.choice((1, 126, 127, 249))
+    topic = bytes(rng.randrange(97, 123) for _ in range(length))
+    batches = bytes(log[: rng.choice((0, 22, 23, 80, len(log)))])
+    data = bytearray(struct.pack(">hhih", 0, version, 7, 1) + b"c")
+    if version >= 9:
+        data += b"\0\0" + struct.pack(">hi", -1, 30) + b"\2"
+        data += (b"" if version >= 13 else varint(length + 1)) + topic
+        data += b"\2" + struct.pack(">i", 3) + varint(len(batches) + 1) + batches + bytes(3)
+    else:
+        data += struct.pack(">hhiih", -1, -1, 30, 1, length) + topic
+        data += struct.pack(">iii", 1, 3, len(batches)) + batches
+    for _ in range(rng.choice((0, 0, 1, 3))):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    size = rng.choice((len(data), len(data), rng.randrange(len(data))))
+    numbers = [rng.getrandbits(63) for _ in range(3)]
+    return [
+        answer(engine.parse_produce, block(data[:size])),
+        answer(engine.produce_answer, version, 7, topic, 3, *numbers),
+        answer(engine.produce_answer, version, 7, bytes(rng.choice((0, 15, 16_001))), 3, *numbers),
+    ]
+
+
+def varint(value: int) -> bytes:
+    made = bytearray()
+    while value > 127:
+        made.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*made, value))
+
+
 def one_round(seed: int, other: Any = None) -> None:
     """One mutated log and one set of records, through every entry point."""
     rng = random.Random(seed)
@@ -449,7 +482,9 @@ def one_round(seed: int, other: Any = None) -> None:
     said = Drive(kernel, log, seed).run(lies)
     encoded = drive_encode(kernel, random.Random(seed + 1))
     produced = drive_produce(kernel, log, random.Random(seed + 2))
+    framed = drive_frames(kernel, log, random.Random(seed + 3))
     if other is not None:
+        assert framed == drive_frames(other, log, random.Random(seed + 3)), f"they disagree on seed {seed}"
         assert said == Drive(other, log, seed).run(lies), f"the kernels disagree on seed {seed}"
         assert encoded == drive_encode(other, random.Random(seed + 1)), f"the kernels disagree on seed {seed}"
         again = drive_produce(other, log, random.Random(seed + 2))
