@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from itertools import count
 from pathlib import Path
 
 import confluent_kafka
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from bench.broker.servers import Server, admin
@@ -101,9 +103,19 @@ class Bench:
         new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         for done in client.create_topics([new], operation_timeout=60, request_timeout=60).values():
             done.result(70)
-        while True:
-            known = client.list_topics(name, timeout=60).topics[name].partitions
-            if len(known) == partitions and all(each.leader >= 0 for each in known.values()):
+        asked = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
+        until_s = time.monotonic() + CLIENT_S
+        while True:  # Kafka tells of leaders before they lead
+            try:
+                for found in client.list_offsets(asked, request_timeout=60).values():
+                    found.result(70)
+            except KafkaException as error:
+                if time.monotonic() > until_s:
+                    raise MismatchError(
+                        f"{server.name}: {partitions} partitions are not led: {error}"
+                    ) from error
+                time.sleep(0.05)
+            else:
                 return
 
     def check(self, server: Server, topic: str, records: int, partitions: int = PARTITIONS) -> None:
