@@ -35,6 +35,7 @@
         ├── OutOfOrderSequenceError   a gap; carries the sequence that is expected
         ├── DuplicateSequenceError    already appended, but the offset is no longer known
         ├── InvalidProducerEpochError
+        ├── InvalidProducerIdMappingError  not the producer of this transactional id
         ├── UnstableOffsetCommitError a transaction that commits offsets is open; try again
         └── InvalidTxnStateError
 
@@ -321,6 +322,10 @@ class DuplicateSequenceError(ProducerError):
 
 class InvalidProducerEpochError(ProducerError):
     """The producer epoch is older than the current one: the producer is fenced."""
+
+
+class InvalidProducerIdMappingError(ProducerError):
+    """The producer id is not that of this transactional id."""
 
 
 class UnstableOffsetCommitError(ProducerError):

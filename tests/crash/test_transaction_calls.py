@@ -73,7 +73,9 @@ class Ledger:
 def crash_everywhere(ledger: Ledger, modes: tuple[SurvivorMode, ...], judge: Callable[..., None]) -> int:
     store = ledger.open(ledger.fs)
     for name in "ab":
-        store.create_topic(name, config={"segment.bytes": 600, "index.interval.bytes": 200})
+        store.create_topic(
+            name, config={"segment.bytes": 600, "index.interval.bytes": 200}, if_not_exists=True
+        )
     store.flush()
     points, every = 0, 1 if FULL else 3
 

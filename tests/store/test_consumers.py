@@ -21,7 +21,7 @@ from stratalog.errors import (
     UnstableOffsetCommitError,
 )
 from stratalog.store.groups import Consumer, offsets
-from stratalog.store.groups.offsets import OFFSETS_TOPIC, CommittedOffset
+from stratalog.store.groups.offsets import OFFSETS_TOPIC, CommittedOffset, commit_records
 from tests.store.pausing import Running
 
 
@@ -460,15 +460,58 @@ def test_offsets_are_not_guessed_behind_an_open_transaction(
     monkeypatch.setattr(offsets, "STABLE_S", 0.01)
     store.groups.offsets.commit("g", {("orders", 0): 1})
     t = store.transaction("t")
-    t.append(OFFSETS_TOPIC, b"", key=b"\0\2")  # as a commit leaves it that is cut short
-    store.groups.offsets.commit("g", {("orders", 0): 7})
+    row = commit_records("g", {("orders", 0): 5}, 0)[0]
+    t.append(OFFSETS_TOPIC, row.value, key=row.key)  # as a commit leaves it that is cut short
+    store.groups.offsets.commit("h", {("orders", 0): 7})
     with pytest.raises(UnstableOffsetCommitError, match="did not end within"):
         store.consumer("g", ["orders"], timeout_s=0).poll()
+    assert offset_of(store, "h") == 7, "another group does not wait"
+    t.commit()
+    assert offset_of(store, "g") == 5
+
+
+def offset_of(store: Store, group: str) -> int | None:
+    found = store.groups.offsets.committed(group, "orders", 0)
+    return None if found is None else found.offset
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_what_is_committed_behind_an_open_transaction_is_known(
+    store: Store, orders: Topic, commit: bool
+) -> None:
+    """By the order in the log: a marker makes an older offset count, but not in place of a newer one."""
+    offsets = store.groups.offsets
+    offsets.commit("g", {("orders", 0): 1, ("orders", 1): 1})
+    first, second = store.transaction("first"), store.transaction("second")
+    for t, partition, offset in ((first, 0, 2), (second, 1, 3), (first, 2, 4)):
+        row = commit_records("g", {("orders", partition): offset}, 0)[0]
+        t.append(OFFSETS_TOPIC, row.value, key=row.key)
+    offsets.commit("g", {("orders", 1): 9})
+    if commit:
+        second.commit()
+    else:
+        second.abort()
+    looks = offsets.look("g", [("orders", number) for number in range(3)])
+    assert [(look.committed and look.committed.offset, look.pending) for look in looks.values()] == [
+        (1, True),
+        (9, False),
+        (None, True),
+    ]
+    assert {at[1]: each.offset for at, each in offsets.all()["g"].items()} == {0: 1, 1: 9}
+    first.commit()
+    assert {at[1]: each.offset for at, each in offsets.all()["g"].items()} == {0: 2, 1: 9, 2: 4}
+
+
+def test_a_deleted_topic_takes_along_what_is_being_committed_for_it(store: Store, orders: Topic) -> None:
+    """A topic of the same name is another one."""
+    t = store.transaction("t")
+    store.groups.offsets.topic_to_write()
+    row = commit_records("g", {("orders", 0): 5}, 0)[0]
+    t.append(OFFSETS_TOPIC, row.value, key=row.key)
     store.delete_topic("orders")
-    t.abort()
-    found = store.groups.offsets.committed("g", "orders", 0)
-    assert found is not None
-    assert found.offset == 7
+    t.commit()
+    store.create_topic("orders")
+    assert offset_of(store, "g") is None
 
 
 def test_what_cannot_be_committed_is_refused(store: Store, orders: Topic) -> None:

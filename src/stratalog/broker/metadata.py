@@ -34,6 +34,7 @@ MAX_PARTITIONS_TOLD = 2000
 """The most partitions in one answer of DescribeTopicPartitions, as in Kafka."""
 FEATURES = {
     "group.version": 1,  # consumer groups by KIP-848
+    "transaction.version": 2,  # transactions by KIP-890; Java's clients use the first version without it
 }
 """Kafka's features with the version of each that is served; clients ask for them by ApiVersions."""
 

@@ -1,10 +1,11 @@
-"""Produce and InitProducerId: batches into the log, acknowledged as the client and the topic ask."""
+"""Produce: batches into the log, acknowledged as the client and the topic ask."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stratalog.broker import transactions
 from stratalog.broker.codes import Code, code_of
 from stratalog.broker.metadata import INTERNAL, find_topic
 from stratalog.errors import StratalogError
@@ -25,11 +26,22 @@ def produce(request: Request) -> None:
     if body.acks not in (-1, 0, 1):
         _refuse(request, Code.INVALID_REQUIRED_ACKS)
         return
-    if body.transactional_id is not None:
-        _refuse(request, Code.INVALID_TXN_STATE)  # no transaction can have been begun here
+    if body.transactional_id is None:
+        _append_all(request)
         return
+
+    def admitted(error: BaseException | None) -> None:
+        if error is None:
+            _append_all(request)
+        else:
+            _refuse(request, transactions.produce_code(error, request.version))
+
+    transactions.admit(request, admitted)
+
+
+def _append_all(request: Request) -> None:
     answer = _Answer(request)
-    for topic in body.topic_data:
+    for topic in request.body.topic_data:
         answer.add_topic(topic)
     answer.finish()
 
@@ -101,9 +113,15 @@ class _Answer:
                 return made(index=part.index, error_code=Code.INVALID_RECORD, base_offset=-1)
             if topic.name in INTERNAL:
                 return made(index=part.index, error_code=Code.INVALID_TOPIC_EXCEPTION, base_offset=-1)
-            if batches.has_transactional(part.records):  # nobody would ever end it
+            guard = None
+            if request.body.transactional_id is not None:
+                place = (topic.name, part.index)
+                guard = partial(
+                    request.broker.store.transactions.check_batch, request.body.transactional_id, place
+                )
+            elif batches.has_transactional(part.records):  # nobody would ever end it
                 return made(index=part.index, error_code=Code.INVALID_TXN_STATE, base_offset=-1)
-            placed = topic.append_batches(part.index, part.records, wait=False)
+            placed = topic.append_batches(part.index, part.records, wait=False, guard=guard)
             return self._placed(topic, part.index, placed, parts, at)
         except (StratalogError, OSError) as error:
             return self._refused(part, error)
@@ -133,12 +151,12 @@ class _Answer:
     def _failed(self, index: int, error: BaseException) -> Any:
         response = self._request.response
         made, bad = response.struct("PartitionProduceResponse"), response.struct("BatchIndexAndErrorMessage")
-        records = []
+        records, plain = [], self._request.body.transactional_id is None
         if getattr(error, "record_index", -1) >= 0:
             records = [bad(batch_index=error.record_index, batch_index_error_message=str(error))]  # type: ignore[attr-defined]
         return made(
             index=index,
-            error_code=code_of(error),
+            error_code=code_of(error) if plain else transactions.produce_code(error, self._request.version),
             base_offset=-1,
             record_errors=records,
             error_message=str(error),
@@ -171,19 +189,3 @@ def _refuse(request: Request, code: Code) -> None:
             ]
         )
     )
-
-
-def init_producer_id(request: Request) -> None:
-    """Give out a producer id. One with a transactional id is refused: transactions are not served yet."""
-    made = request.response
-    if request.body.transactional_id is not None:
-        request.answer(made(error_code=Code.UNSUPPORTED_VERSION, producer_id=-1, producer_epoch=-1))
-        return
-
-    def answer(found: range | BaseException) -> None:
-        if isinstance(found, BaseException):
-            request.answer(made(error_code=code_of(found), producer_id=-1, producer_epoch=-1))
-        else:
-            request.answer(made(producer_id=found[0], producer_epoch=0))
-
-    request.off_loop(partial(request.broker.store.allocate_producer_ids, 1), answer)

@@ -20,7 +20,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from stratalog.broker import cluster, configs, fetch, metadata, offsets, produce
+from stratalog.broker import cluster, configs, fetch, metadata, offsets, produce, transactions
 from stratalog.broker.connection import Connection, Part
 from stratalog.broker.groups import committed, coordinator, expiry, listing
 from stratalog.broker.groups.assignors import ASSIGNORS
@@ -57,6 +57,7 @@ class Limits:
     max_incremental_fetch_session_cache_slots: int = 1000
     group_initial_rebalance_delay_ms: int = 100
     """Kafka waits 3,000 ms, for many consumers on many machines."""
+    transaction_max_timeout_ms: int = 900_000
     offsets_retention_minutes: int = 10_080
     """How long the offsets of a group are kept after its last member left; -1: for ever."""
     offsets_retention_check_interval_ms: int = 600_000
@@ -168,7 +169,14 @@ HANDLERS: dict[str, tuple[Callable[[Request], None], int]] = {
     "DeleteTopics": (metadata.delete_topics, -1),
     "CreatePartitions": (metadata.create_partitions, -1),
     "DeleteRecords": (offsets.delete_records, -1),
-    "InitProducerId": (produce.init_producer_id, -1),
+    "InitProducerId": (transactions.init_producer_id, -1),
+    "AddPartitionsToTxn": (transactions.add_partitions_to_txn, -1),
+    "AddOffsetsToTxn": (transactions.add_offsets_to_txn, -1),
+    "EndTxn": (transactions.end_txn, -1),
+    "TxnOffsetCommit": (transactions.txn_offset_commit, -1),
+    "DescribeProducers": (transactions.describe_producers, -1),
+    "DescribeTransactions": (transactions.describe_transactions, -1),
+    "ListTransactions": (transactions.list_transactions, -1),
     "OffsetForLeaderEpoch": (offsets.offset_for_leader_epoch, -1),
     "DescribeTopicPartitions": (metadata.describe_topic_partitions, -1),
     "DescribeCluster": (cluster.describe_cluster, -1),
@@ -196,8 +204,8 @@ HANDLERS: dict[str, tuple[Callable[[Request], None], int]] = {
     "DeleteGroups": (listing.delete_groups, -1),
     "OffsetDelete": (expiry.offset_delete, -1),
 }
-NEWEST = {"InitProducerId": 5}
-"""Where Kafka's newest version is not stable yet."""
+NEWEST = {"InitProducerId": 5, "AddPartitionsToTxn": 3}
+"""Where Kafka's newest version is not stable yet, or is for brokers alone."""
 
 
 def _apis() -> dict[int, Api]:
@@ -290,6 +298,7 @@ class Broker:
         self._begun = True
         try:
             if not self._stopping:
+                self.store.transactions.load()
                 self.groups.load()
                 expiry.Expiry(self).start()
                 self.loop.run()

@@ -26,6 +26,7 @@ from stratalog.errors import (
 )
 from stratalog.format.batch.arrow import arrow_parts, is_arrow
 from stratalog.format.metadata import id_to_text
+from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.log.arguments import (
     Moment,
     check_bytes,
@@ -498,17 +499,20 @@ class Topic:
         sync: bool = False,
         origin: Origin = "client",
         wait: bool = True,
+        guard: produce.Guard | None = None,
     ) -> produce.BatchesAppended:
         """Append ready-made RecordBatch v2 bytes, fully checked; idempotent producers are deduplicated.
 
         A writable buffer is not copied: offsets are patched in it. Without ``wait`` this returns when the
-        batches are written, however durable the settings want them.
+        batches are written, however durable the settings want them. ``guard`` may refuse a batch.
         """
         if not isinstance(data, bytes | bytearray | memoryview):
             raise wrong_type("data", "bytes, a bytearray or a memoryview", data)
         if isinstance(data, memoryview) and not (data.format == "B" and data.c_contiguous and data.ndim == 1):
             raise wrong_type("data", "bytes in a row", data).advising("copy them with bytes(data)")
-        return self._on(partition, produce.append_batches, data, sync=sync, origin=origin, wait=wait)
+        return self._on(
+            partition, produce.append_batches, data, sync=sync, origin=origin, wait=wait, guard=guard
+        )
 
     def end_transaction(
         self,
@@ -545,6 +549,10 @@ class Topic:
     def open_transactions(self, partition: int = 0) -> dict[int, int]:
         """Return the first offset of each open transaction in a partition, by producer id."""
         return self._on(partition, _open_transactions)
+
+    def producers(self, partition: int = 0) -> list[ProducerEntry]:
+        """Return the producers that a partition remembers, by id."""
+        return self._on(partition, _producers)
 
     def roll(self, partition: int | None = None) -> int:
         """Seal the active segments now; return how many were not empty."""
@@ -950,6 +958,10 @@ def _last_sequence(writer: PartitionWriter, producer_id: int) -> int:
 
 def _open_transactions(writer: PartitionWriter) -> dict[int, int]:
     return writer.exclusively(lambda: {each: at for at, each in writer.producers.open_txns().items()})
+
+
+def _producers(writer: PartitionWriter) -> list[ProducerEntry]:
+    return writer.exclusively(writer.producers.to_entries)
 
 
 def _check_name(producer: Any) -> str:

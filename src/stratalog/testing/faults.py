@@ -66,9 +66,13 @@ _COUNTERPARTS = {
     "coordinators": ("coordinator_keys",),
     "members": ("members",),
     "groups": ("groups", "group_ids"),
+    "results_by_topic_v3_and_below": ("v3_and_below_topics",),
+    "results_by_partition": ("partitions",),
+    "transaction_states": ("transactional_ids",),
 }
 _INDEXES = ("index", "partition", "partition_index", "partition_id")
-_NAMES_ALONE = ("name", "key", "group_id")
+_ERROR_CODES = ("error_code", "partition_error_code")
+_NAMES_ALONE = ("name", "key", "group_id", "transactional_id")
 """The fields that take an element of a request which is a text and no struct."""
 _INSIDE_ONLY = ("Fetch",)
 """An error for the whole answer means its session there, so partitions carry theirs alone."""
@@ -337,11 +341,11 @@ def _mirror(api: Api, struct: Struct, made: Any, asked: Any, code: int, told: bo
     known = getattr(asked, "_fields", ())
     for field in struct.fields:
         name = snake(field.name)
-        if name == "error_code":
+        if name in _ERROR_CODES:
             fields[name] = code if told else 0
         elif field.is_array and field.struct is not None:
             inside, asks = field.struct, _COUNTERPARTS.get(name, ())
-            if any(each.name == "errorCode" for each in inside.fields) or _arrays(inside):
+            if any(snake(each.name) in _ERROR_CODES for each in inside.fields) or _arrays(inside):
                 parts = next((getattr(asked, each) for each in asks if getattr(asked, each, None)), ())
                 if parts and "path" in getattr(
                     parts[0], "_fields", ()

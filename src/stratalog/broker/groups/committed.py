@@ -6,50 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 from stratalog.broker.codes import Code, code_of
 from stratalog.broker.metadata import NIL, find_topic, id_of
-from stratalog.errors import StratalogError, UnstableOffsetCommitError
+from stratalog.errors import StratalogError
 from stratalog.model import Record
-from stratalog.store.groups.offsets import CommittedOffset, pack_key, pack_value, partition_of
+from stratalog.store.groups.offsets import CommittedOffset, Look, pack_key, pack_value, partition_of
 
 if TYPE_CHECKING:
     from stratalog.broker.server import Request
 
 MAX_METADATA = 4096
+NOTHING = Look(None, pending=False)
 
 
 def offset_commit(request: Request) -> None:
     """Commit offsets of a group, all of them in one batch."""
     body, made, broker = request.body, request.response, request.broker
-    topic, part = made.struct("OffsetCommitResponseTopic"), made.struct("OffsetCommitResponsePartition")
     member_id, epoch = body.member_id, body.generation_id_or_member_epoch
     refused = broker.groups.may_commit(
         body.group_id, member_id, body.group_instance_id, epoch, request.version
     )
-    now_ms = broker.store.partitions.context.clock.now_ms()
-    rows: list[Record] = []
-    found: list[Any] = []
-    for each in body.topics:
-        named = find_topic(request, each.name, each.topic_id)
-        parts = []
-        for one in each.partitions:
-            text = one.committed_metadata or ""
-            code = refused
-            if code is Code.NONE and named is None:
-                code = Code.UNKNOWN_TOPIC_ID if request.version >= 10 else Code.UNKNOWN_TOPIC_OR_PARTITION
-            elif code is Code.NONE and named is not None and not 0 <= one.partition_index < named.partitions:
-                code = Code.UNKNOWN_TOPIC_OR_PARTITION
-            elif code is Code.NONE and len(text) > MAX_METADATA:
-                code = Code.OFFSET_METADATA_TOO_LARGE
-            elif code is Code.NONE and named is not None:
-                topic_id = id_of(broker.store.partitions.entry(named.name))
-                code = broker.groups.may_commit_at(
-                    body.group_id, member_id, epoch, topic_id, one.partition_index
-                )
-            if code is Code.NONE and named is not None:
-                value = CommittedOffset(one.committed_offset, one.committed_leader_epoch, text, now_ms)
-                key = pack_key(body.group_id, named.name, one.partition_index)
-                rows.append(Record(pack_value(value), key))
-            parts.append(part(partition_index=one.partition_index, error_code=code))
-        found.append(topic(name=each.name, topic_id=each.topic_id, partitions=parts))
+    rows, found = collect(request, refused, "OffsetCommit", epoch)
 
     def write() -> None:
         kept = offsets.topic_to_write()
@@ -89,8 +64,45 @@ def offset_commit(request: Request) -> None:
             then(None)
 
 
+def collect(request: Request, refused: Code, api: str, epoch: int) -> tuple[list[Record], list[Any]]:
+    """Return the records that commit what a request has, and the answer for each of its topics.
+
+    ``refused`` is the code for all of them if it is not NONE, ``epoch`` the member's.
+    """
+    groups, entries = request.broker.groups, request.broker.store.partitions
+    body, made = request.body, request.response
+    topic, part = made.struct(f"{api}ResponseTopic"), made.struct(f"{api}ResponsePartition")
+    now_ms = request.broker.store.partitions.context.clock.now_ms()
+    rows: list[Record] = []
+    found: list[Any] = []
+    for each in body.topics:
+        fields = {"topic_id": each.topic_id} if hasattr(each, "topic_id") else {}
+        named = find_topic(request, each.name, fields.get("topic_id", NIL))
+        parts = []
+        for one in each.partitions:
+            text = one.committed_metadata or ""
+            code = refused
+            if code is Code.NONE and named is None:
+                by_id = bool(fields) and request.version >= 10
+                code = Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
+            elif code is Code.NONE and named is not None and not 0 <= one.partition_index < named.partitions:
+                code = Code.UNKNOWN_TOPIC_OR_PARTITION
+            elif code is Code.NONE and len(text) > MAX_METADATA:
+                code = Code.OFFSET_METADATA_TOO_LARGE
+            elif code is Code.NONE and named is not None:
+                at = (id_of(entries.entry(named.name)), one.partition_index)
+                code = groups.may_commit_at(body.group_id, body.member_id, epoch, *at)
+            if code is Code.NONE and named is not None:
+                value = CommittedOffset(one.committed_offset, one.committed_leader_epoch, text, now_ms)
+                key = pack_key(body.group_id, named.name, one.partition_index)
+                rows.append(Record(pack_value(value), key))
+            parts.append(part(partition_index=one.partition_index, error_code=code))
+        found.append(topic(name=each.name, partitions=parts, **fields))
+    return rows, found
+
+
 def offset_fetch(request: Request) -> None:
-    """Tell what groups committed. Off the loop: a look waits for transactions that are being ended."""
+    """Tell what groups committed. Off the loop: it reads the log."""
     made, body = request.response, request.body
     several = request.version >= 8
     if several:
@@ -150,18 +162,22 @@ def _look(request: Request, group: str, topics: Any) -> tuple[Code, list[Any]]:
             if request.version >= 10 and topic_id == NIL and named is not None:
                 topic_id = id_of(store.partitions.entry(named.name))
             parts = []
+            unknown = named is None and not name
+            places = [] if unknown else [(named.name if named else name, number) for number in numbers]
+            looks = store.groups.offsets.look(group, places)
             for number in numbers:
-                at = None
-                if named is not None or name:
-                    at = store.groups.offsets.committed(group, named.name if named else name, number)
-                unknown = named is None and not name
+                look = looks.get((named.name if named else name, number), NOTHING)
+                at = look.committed
+                code = Code.UNKNOWN_TOPIC_ID if unknown else Code.NONE
+                if look.pending and request.body.require_stable:
+                    at, code = None, Code.UNSTABLE_OFFSET_COMMIT
                 parts.append(
                     part(
                         partition_index=number,
                         committed_offset=-1 if at is None else at.offset,
                         committed_leader_epoch=-1 if at is None else at.leader_epoch,
                         metadata="" if at is None else at.metadata,
-                        error_code=Code.UNKNOWN_TOPIC_ID if unknown else Code.NONE,
+                        error_code=code,
                     )
                 )
             fields = {"name": name, "partitions": parts}
@@ -169,7 +185,5 @@ def _look(request: Request, group: str, topics: Any) -> tuple[Code, list[Any]]:
                 fields["topic_id"] = topic_id
             found.append(topic(**fields))
         return Code.NONE, found
-    except UnstableOffsetCommitError:
-        return Code.UNSTABLE_OFFSET_COMMIT, []
     except (StratalogError, OSError) as error:
         return code_of(error), []

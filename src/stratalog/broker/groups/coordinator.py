@@ -33,8 +33,8 @@ TABLE = "offsets"
 VALUE_VERSION = 3
 MIN_SESSION_MS, MAX_SESSION_MS = 6_000, 1_800_000
 MAX_NAME, MAX_TEXT = 249, 2**15 - 1
-GROUP = 0
-"""A kind of coordinator; the other one is for transactions."""
+GROUP, TRANSACTION = 0, 1
+"""Kinds of coordinators."""
 
 AnyGroup = Group | ConsumerGroup
 
@@ -61,7 +61,8 @@ class Groups:
             for partition in range(kept.partitions):
                 place = f"{OFFSETS_TOPIC}-{partition}"
                 try:
-                    for record in kept.read(partition, isolation="read_committed"):
+                    # Groups are no part of transactions: also those behind an open one are read.
+                    for record in kept.read(partition):
                         try:
                             _note(record, classic, newer)
                         except CorruptionError as error:
@@ -374,10 +375,10 @@ def _classic_record(name: str, group: Group | None) -> Record:
 
 
 def find_coordinator(request: Request) -> None:
-    """Tell that this broker coordinates every group. Transactions are not served yet."""
+    """Tell that this broker coordinates every group and every transaction."""
     body, broker, made = request.body, request.broker, request.response
     host, port = broker.advertised
-    code = Code.NONE if body.key_type == GROUP else Code.COORDINATOR_NOT_AVAILABLE
+    code = Code.NONE if body.key_type in (GROUP, TRANSACTION) else Code.COORDINATOR_NOT_AVAILABLE
     if not 0 <= body.key_type <= 2:
         code = Code.INVALID_REQUEST
     where = {"node_id": broker.node_id, "host": host, "port": port}

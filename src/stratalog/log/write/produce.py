@@ -13,17 +13,21 @@ unless ``wait`` is False. A server appends to many partitions first and then wai
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from stratalog.errors import RecordTooLargeError
 from stratalog.format import batch as batches
 from stratalog.format import codecs
+from stratalog.format.batch import BatchHeader
 from stratalog.kernel import AppendInfo
 from stratalog.log.write.producers import MarkerType, Origin, ProducerBatch
 from stratalog.log.write.writer import PartitionWriter
 
 MAX_DECOMPRESSED_BYTES = 256 << 20
 """The largest size of the records of one batch after decompression."""
+
+Guard = Callable[[BatchHeader], None]
 
 _MAX_TIMESTAMP = 2**63 - 1
 _MIN_TIMESTAMP = -(2**63)
@@ -69,6 +73,7 @@ def append_batches(
     sync: bool = False,
     origin: Origin = "client",
     wait: bool = True,
+    guard: Guard | None = None,
 ) -> BatchesAppended:
     """Append one or more whole RecordBatch v2, as a producer sent them.
 
@@ -77,7 +82,8 @@ def append_batches(
     ``compression.type`` changed it, as in Kafka. A duplicate returns when the append it repeats is as durable
     as ``sync`` or the topic's settings ask. Without ``wait`` this returns when the batches are written. A
     coordinator's batches need no sequences. An error names the batch and the record in ``batch_index`` and
-    ``record_index``; nothing is written then.
+    ``record_index``; nothing is written then. ``guard`` is asked about each batch under the partition's lock
+    and raises what is against it.
     """
     if not isinstance(data, bytearray):
         data = bytearray(data) if isinstance(data, bytes) or data.readonly else data
@@ -87,7 +93,7 @@ def append_batches(
         tools = _Tools()
     info = tools.info
     try:
-        placed = _append(writer, data, origin, info, tools.scratch)
+        placed = _append(writer, data, origin, info, tools.scratch, guard)
     finally:
         info.release()
         _spare.append(tools)
@@ -102,6 +108,7 @@ def _append(
     origin: Origin,
     info: AppendInfo,
     scratch: codecs.Scratch,
+    guard: Guard | None,
 ) -> BatchesAppended:
     config = writer.config
     clock = writer.context.clock
@@ -132,6 +139,9 @@ def _append(
 
     def append() -> BatchesAppended:
         stamp = now
+        if guard is not None:
+            for header in batches.headers(info):
+                guard(header)
         duplicate = bool(info.producers) and not writer.producers.admit(info, origin)
         if duplicate:
             first, last, stamp = info.base_offset, info.last_offset, info.timestamp

@@ -4,16 +4,22 @@ A key is (group, topic, partition), a value an offset with its leader epoch, som
 record of a key counts, a tombstone removes it. A group's records are all in one partition, chosen by the hash
 of its name as in Kafka, so that a broker and Kafka's tools see the same groups.
 
+A commit that is part of a transaction counts from that one's marker on. Until then it is pending, and what
+was committed before it, or beside it by others, is known: a look goes past the last stable offset.
+
 Crash policy: a commit is one append. It is as durable as an append to this topic, and whole or absent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import CorruptionError, InvalidArgumentError, UnstableOffsetCommitError
+from stratalog.format import batch as batches
+from stratalog.log.read.fetch import Fetched
 from stratalog.model import Record
 from stratalog.wire import records as wire
 
@@ -32,7 +38,9 @@ CONFIG: Mapping[str, object] = {
 }
 MAX_NAME = 2**15 - 1
 STABLE_S = 10.0
-"""How long a look waits for the end of a transaction that commits offsets."""
+"""How long a look waits for the end of a transaction that commits the offset."""
+TAIL_BYTES = 1 << 20
+"""How much of the log behind the last stable offset is read at once."""
 TABLE = "offsets"
 _VALUE_VERSION = 3
 
@@ -46,6 +54,20 @@ class CommittedOffset(NamedTuple):
     leader_epoch: int = -1
     metadata: str = ""
     timestamp: int = -1
+
+
+class Look(NamedTuple):
+    """What is committed for one partition. ``pending``: an open transaction is committing another offset."""
+
+    committed: CommittedOffset | None
+    pending: bool
+
+
+class _Tail(NamedTuple):
+    """Records behind the last stable offset, by key: the newest that count, with offset and value."""
+
+    newest: Mapping[bytes, tuple[int, bytes | None]]
+    pending: frozenset[bytes]
 
 
 def partition_of(group: str, partitions: int) -> int:
@@ -143,6 +165,21 @@ def _named(record: Record) -> Iterator[None]:
         raise CorruptionError(error.reason, path=where) from error
 
 
+def _renew(
+    known: dict[bytes, tuple[int, bytes | None]], more: Mapping[bytes, tuple[int, bytes | None]]
+) -> None:
+    """Take records in by key, of which the one with the larger offset counts."""
+    for key, record in more.items():
+        if key not in known or known[key][0] < record[0]:
+            known[key] = record
+
+
+def _bytes_of(found: Fetched) -> bytes:
+    if found.file is None:
+        return found.data or b""
+    return bytes(found.file.pread(found.length, found.position))
+
+
 class GroupOffsets:
     """The committed offsets of a store. Thread-safe: every look and every commit goes to the topic."""
 
@@ -150,17 +187,53 @@ class GroupOffsets:
         self._store = store
 
     def committed(self, group: str, topic: str, partition: int) -> CommittedOffset | None:
-        """Return what a group committed for a partition; None when nothing."""
+        """Return what a group committed for a partition; None when nothing.
+
+        Wait for a transaction that is just committing it: an older offset would have records handled again.
+        """
+        give_up_s = time.monotonic() + STABLE_S
+        while True:
+            kept = self._topic()
+            if kept is None:
+                return None
+            number = partition_of(group, kept.partitions)
+            stable = kept.high_watermark(number, "read_committed")  # before the look: it may move meanwhile
+            found = self.look(group, [(topic, partition)])[topic, partition]
+            if not found.pending:
+                return found.committed
+            completion = kept.when(number, "last_stable_offset", stable + 1)
+            try:
+                if not completion.wait(max(0.0, give_up_s - time.monotonic())):
+                    raise UnstableOffsetCommitError(
+                        f"{OFFSETS_TOPIC}-{number}: a transaction that commits offsets of {group!r} did not"
+                        f" end within {STABLE_S:g} s, and where the group goes on is not known before; try"
+                        f" again"
+                    )
+            finally:
+                completion.cancel()
+
+    def look(self, group: str, places: Sequence[TopicPartition]) -> dict[TopicPartition, Look]:
+        """Return what a group committed for some partitions, and whether a transaction is committing more."""
         kept = self._topic()
         if kept is None:
-            return None
+            return dict.fromkeys(places, Look(None, pending=False))
         number = partition_of(group, kept.partitions)
-        self._stable(kept, number)
-        record = kept.get(pack_key(group, topic, partition), number, isolation="read_committed")
-        if record is None or record.value is None:
-            return None
-        with _named(record):
-            return parse_value(record.value)
+        tail = self._tail(kept, number)
+        found = {}
+        for at in places:
+            key = pack_key(group, *at)
+            record: Record | None
+            if key in tail.newest:
+                offset, value = tail.newest[key]
+                record = Record(value, key, topic=OFFSETS_TOPIC, partition=number, offset=offset)
+            else:
+                record = kept.get(key, number, isolation="read_committed")
+            committed = None
+            if record is not None and record.value is not None:
+                with _named(record):
+                    committed = parse_value(record.value)
+            found[at] = Look(committed, key in tail.pending)
+        return found
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, int], *, metadata: str = "", sync: bool = False
@@ -180,9 +253,14 @@ class GroupOffsets:
         kept = self._topic()
         if kept is None:
             return {}
-        for number in range(kept.partitions):
-            self._stable(kept, number)
-        return offsets_in(kept.read(order="partition", isolation="read_committed"))
+        tails = [self._tail(kept, number) for number in range(kept.partitions)]
+        known = list(kept.read(order="partition", isolation="read_committed"))
+        known += [
+            Record(value, key, topic=OFFSETS_TOPIC, partition=number, offset=offset)
+            for number, tail in enumerate(tails)
+            for key, (offset, value) in tail.newest.items()
+        ]
+        return offsets_in(known)
 
     def forget(self, group: str, offsets: Mapping[TopicPartition, object]) -> None:
         """Delete committed offsets of a group."""
@@ -191,9 +269,16 @@ class GroupOffsets:
             kept.append_many(forget_records(group, offsets), partition=partition_of(group, kept.partitions))
 
     def forget_topic(self, topic: str) -> None:
-        """Delete what groups committed for a topic that was deleted."""
-        for group, offsets in self.all().items():
-            self.forget(group, {at: None for at in offsets if at[0] == topic})
+        """Delete what groups committed for a topic that was deleted, also in transactions that are open."""
+        kept = self._topic()
+        if kept is None:
+            return
+        known = {(group, *at) for group, offsets in self.all().items() for at in offsets}
+        pending = [self._tail(kept, number).pending for number in range(kept.partitions)]
+        known.update(found for keys in pending for key in keys if (found := parse_key(key)) is not None)
+        for group, name, partition in sorted(known):
+            if name == topic:
+                self.forget(group, {(name, partition): None})
 
     def topic_to_write(self) -> Topic:
         """Return the topic that offsets are committed to; create it when there is none."""
@@ -207,21 +292,34 @@ class GroupOffsets:
         kept = self._topic()
         return kept is None or kept.config.flush_messages == 1
 
-    def _stable(self, kept: Topic, partition: int) -> None:
-        """Wait for transactions that are just being ended: commits behind them are not seen before that.
-
-        An older offset in place of those would have records handled again: it is an error.
-        """
-        if not self._store.read_only:
-            completion = kept.when(partition, "last_stable_offset", kept.high_watermark(partition))
-            try:
-                if not completion.wait(STABLE_S):
-                    raise UnstableOffsetCommitError(
-                        f"{OFFSETS_TOPIC}-{partition}: a transaction that commits offsets did not end within"
-                        f" {STABLE_S:g} s, and what was committed after it is not known before; try again"
-                    )
-            finally:
-                completion.cancel()
+    def _tail(self, kept: Topic, partition: int) -> _Tail:
+        """Read what lies behind the last stable offset: there a marker follows later or not at all."""
+        newest: dict[bytes, tuple[int, bytes | None]] = {}
+        opened: dict[int, dict[bytes, tuple[int, bytes | None]]] = {}
+        if self._store.read_only:
+            return _Tail(newest, frozenset())
+        at = kept.high_watermark(partition, "read_committed")
+        end = kept.high_watermark(partition)
+        while at < end:
+            with kept.fetch(partition, at, TAIL_BYTES, minimum_one=True) as found:
+                if found.next_offset <= at:
+                    break
+                data, next_offset = _bytes_of(found), found.next_offset
+            scan = batches.scan(data, check_crc=False)
+            for row, header in enumerate(scan):
+                if header.is_control:
+                    marker, _ = batches.decode_control(data, header)
+                    ended = opened.pop(header.producer_id, {}) if marker else {}
+                    _renew(newest, ended if marker == "commit" else {})
+                    continue
+                rows = batches.decode_records(
+                    data, scan, row, row + 1, topic=OFFSETS_TOPIC, partition=partition, lo=at
+                )
+                part = {each.key: (each.offset, each.value) for each in rows if each.key is not None}
+                into = opened.setdefault(header.producer_id, {}) if header.is_transactional else newest
+                _renew(into, part)
+            at = next_offset
+        return _Tail(newest, frozenset(key for each in opened.values() for key in each))
 
     def _topic(self) -> Topic | None:
         if OFFSETS_TOPIC not in self._store.partitions.entries:

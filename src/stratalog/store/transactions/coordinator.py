@@ -1,8 +1,13 @@
 """The transactions of a writable store: every step is a record in `__transaction_state`, then it is done.
 
-Crash policy: at the next open a transaction whose outcome is decided gets its missing markers, and every
-other one that is open is aborted, since the process it belonged to is gone. Which markers are missing is read
-off the partitions: each knows the producers that have a transaction open. So markers may be tried again.
+Programs in this process use it (`begin`, `add`, `end`) and so do Kafka clients, whose requests come through
+the broker (`init_producer`, `add_of_client`, `end_of_client`).
+
+Crash policy: at the next open a transaction whose outcome is decided gets its missing markers. One of a
+program that is open is aborted, since the process it belonged to is gone. One of a client stays open, since
+the client may go on with it, until its timeout. Its record tells which of the two it is. Which markers are
+missing is read off the partitions: each knows the producers that have a transaction open. So markers may be
+tried again.
 
 A broker's `__transaction_state` is left as it is until the first transaction here. A partition of this topic
 that is damaged or offline settles nothing: an older record in place of a lost one could commit what was
@@ -23,7 +28,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stratalog import locks
-from stratalog.errors import CorruptionError, NotFoundError, StratalogError, again
+from stratalog.errors import CorruptionError, InvalidTxnStateError, NotFoundError, StratalogError, again
+from stratalog.format.batch import BatchHeader
 from stratalog.store.groups.offsets import partition_of
 from stratalog.store.transactions import state as states
 from stratalog.store.transactions.state import Status, TopicPartition, TransactionState
@@ -76,7 +82,7 @@ class Coordinator:
             self._load()
 
     def _load(self) -> None:
-        """Read the topic; finish what was decided, abort what was open."""
+        """Read the topic; finish what was decided, abort what programs left open."""
         kept = self._topic()
         found: dict[str, TransactionState] = {}
         before = dict(self._unreadable)
@@ -135,17 +141,26 @@ class Coordinator:
 
         A power cut may take the end of this topic and leave records of a later transaction: it is aborted.
         """
-        mine = frozenset(at for at, epoch in left.items() if epoch <= state.epoch)
+        mine = frozenset(at for at, epoch in left.items() if _is_told_of(state, epoch))
         self._lost.update({at: (state.producer_id, left[at]) for at in left.keys() - mine})
         status = state.status
         if status == Status.COMPLETE_COMMIT and mine:
             status = Status.PREPARE_COMMIT
         elif status == Status.PREPARE_EPOCH_FENCE or (not state.prepared and mine):
             status = Status.ONGOING
-        state = replace(state, status=status, partitions=state.partitions | mine)
+        state = replace(
+            state,
+            status=status,
+            partitions=state.partitions | mine,
+            # One that seems to begin in the future, by another clock, would not be aborted before that.
+            started_ms=min(state.started_ms, self._now_ms()),
+        )
         self._states[state.id] = state
-        if state.prepared or state.status == Status.ONGOING:
-            self._try_to_settle(state.id, reload=False)
+        # The end of a client's transaction is lost if its producer has a newer epoch.
+        gone = state.status == Status.ONGOING and (not state.of_client or last_epoch > state.epoch)
+        if state.prepared or gone:
+            self._abort_lost()  # a later transaction in the same partition would take a marker for its own
+            self._try_to_settle(state.id, reload=False, abort=gone)
         state = self._states[state.id]
         self._states[state.id] = replace(state, epoch=max(state.epoch, last_epoch))
 
@@ -154,9 +169,11 @@ class Coordinator:
         for (name, partition), (producer_id, epoch) in list(self._lost.items()):
             try:
                 with suppress(NotFoundError):
-                    self._store.topic(name).end_transaction(
-                        partition, producer_id=producer_id, producer_epoch=epoch, commit=False
-                    )
+                    topic = self._store.topic(name)
+                    if producer_id in topic.open_transactions(partition):
+                        topic.end_transaction(
+                            partition, producer_id=producer_id, producer_epoch=epoch, commit=False
+                        )
                 del self._lost[name, partition]
             except (StratalogError, OSError) as error:
                 if warn:
@@ -188,17 +205,8 @@ class Coordinator:
         """Begin a transaction; one of the same id that is open is fenced and aborted first."""
         self._check_known(transactional_id)
         with self._lock_of(transactional_id):
-            known = self._states.get(transactional_id)
-            if known is not None and (
-                transactional_id in self._in_doubt or known.prepared or known.status == Status.ONGOING
-            ):
-                self._settle(transactional_id, reload=transactional_id in self._in_doubt)
-                known = self._states[transactional_id]
-            fresh = self._store.allocate_producer_ids(1)[0] if states.needs_id(known) else -1
+            known, fresh = self._settled(transactional_id)
             made = states.begin(known, transactional_id, fresh, timeout_ms)
-            before = self._latest.get(transactional_id)
-            if before is not None:
-                before.learn(known is not None and known.status == Status.COMPLETE_COMMIT)
             self._states[transactional_id] = made
             self._latest[transactional_id] = owner
             return made
@@ -227,14 +235,7 @@ class Coordinator:
                 for at in sorted(state.partitions):
                     with suppress(NotFoundError):
                         self._store.topic(at[0]).flush(at[1])
-            self._in_doubt.add(mine.id)
-            try:
-                self._write(states.prepare(state, commit=commit, now_ms=self._now_ms()), sync=sync)
-                self._finish(mine.id, sync=sync)
-                self._in_doubt.discard(mine.id)
-            except BaseException:
-                self._try_to_settle(mine.id, reload=True)
-                raise
+            self._decide(states.prepare(state, commit=commit, now_ms=self._now_ms()), sync=sync)
             return commit
 
     def committed(self, mine: TransactionState) -> bool | None:
@@ -246,33 +247,174 @@ class Coordinator:
             return False
         return {Status.COMPLETE_COMMIT: True, Status.COMPLETE_ABORT: False}.get(state.status)
 
+    # -- Kafka clients -------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Take over what a broker left here before: its clients come to this one."""
+        with self._lock_of(""):
+            if not self._loaded:
+                self._load()
+
+    def init_producer(
+        self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None = None
+    ) -> TransactionState:
+        """Give a client its producer id and a new epoch; an open transaction of its id is aborted first.
+
+        ``expected`` is the producer id and epoch of a client that goes on after an error.
+        """
+        self._check_known(transactional_id)
+        with self._lock_of(transactional_id):
+            known = self._states.get(transactional_id)
+            if known is not None and expected is not None:
+                states.asks_again(known, expected)  # one that was fenced aborts nothing
+            known, fresh = self._settled(transactional_id)
+            made = states.init(known, transactional_id, fresh, timeout_ms, self._now_ms(), expected)
+            # A producer id that is not on disk could not be found again after a power cut.
+            self._write(made, sync=fresh >= 0)
+            self._latest.pop(transactional_id, None)
+            return made
+
+    def add_of_client(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Iterable[TopicPartition],
+        version: int,
+    ) -> None:
+        """Take partitions into a client's transaction, which begins with that if none is open."""
+        self._check_known(transactional_id)
+        with self._lock_of(transactional_id):
+            state = states.check_client(self._undoubted(transactional_id), producer_id, epoch)
+            added = states.add(state, partitions, self._now_ms(), version)
+            if added is not state:
+                # With one epoch for many transactions, what is on disk of this one must not be taken for a
+                # part of the one before after a power cut.
+                first = added.version == states.FIRST
+                self._write(added, sync=first and self._waits_for_disk(added.partitions - state.partitions))
+
+    def end_of_client(
+        self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool, version: int
+    ) -> TransactionState:
+        """End a client's transaction; return its producer as it is then. One that was ended stays so."""
+        self._check_known(transactional_id)
+        with self._lock_of(transactional_id):
+            state = self._undoubted(transactional_id)
+            if state is not None and states.was_ended(state, producer_id, epoch, version, commit=commit):
+                return state
+            state = states.check_client(state, producer_id, epoch)
+            rotates = version == states.SECOND and states.needs_id(state)
+            fresh = self._store.allocate_producer_ids(1)[0] if rotates else -1
+            now_ms = self._now_ms()
+            decided = states.prepare(state, commit=commit, now_ms=now_ms, version=version, fresh_id=fresh)
+            # No record tells of the old producer id afterwards: nothing of it may be open after a power cut.
+            self._decide(decided, sync=rotates)
+            return self._states[transactional_id]
+
+    def admits(self, transactional_id: str, partitions: Iterable[TopicPartition]) -> bool:
+        """Return whether a transaction is open with these partitions. Takes no lock."""
+        state = self._states.get(transactional_id)
+        return (
+            state is not None
+            and state.status == Status.ONGOING
+            and transactional_id not in self._in_doubt
+            and state.partitions.issuperset(partitions)
+        )
+
+    def check_batch(self, transactional_id: str, at: TopicPartition, batch: BatchHeader) -> None:
+        """Raise unless a batch belongs to the open transaction of its producer. Takes no lock.
+
+        Called under the partition's lock. An end is told here before its marker is written under that lock:
+        no batch comes behind the marker.
+        """
+        state = self._states.get(transactional_id)
+        if not batch.is_transactional:
+            raise InvalidTxnStateError(f"a batch of no transaction came in one of {transactional_id!r}")
+        state = states.check_client(state, batch.producer_id, batch.producer_epoch)
+        if not self.admits(transactional_id, [at]):
+            raise InvalidTxnStateError(
+                f"{at[0]}-{at[1]} is not in an open transaction of {transactional_id!r}"
+            )
+
+    def all(self) -> list[TransactionState]:
+        """Return what is known of every transactional id, by name."""
+        return [each for _, each in sorted(self._states.copy().items())]
+
     # -- inside --------------------------------------------------------------------------------------
 
     def _current(self, mine: TransactionState) -> TransactionState:
-        self._store.partitions.check_open()
-        if mine.id in self._in_doubt:
-            self._settle(mine.id, reload=True)
-        state = self._states[mine.id]
+        state = self._undoubted(mine.id)
+        assert state is not None
         state.check(mine.producer_id, mine.epoch)
         return state
 
-    def _try_to_settle(self, transactional_id: str, *, reload: bool) -> None:
+    def _undoubted(self, transactional_id: str) -> TransactionState | None:
+        """Return the state of an id; one that an error left in doubt is settled first."""
+        self._store.partitions.check_open()
+        if transactional_id in self._in_doubt:
+            self._settle(transactional_id, reload=True)
+        return self._states.get(transactional_id)
+
+    def _settled(self, transactional_id: str) -> tuple[TransactionState | None, int]:
+        """Return the state of an id with nothing open any more, and a fresh producer id if one is needed.
+
+        A program that had the id is told what became of its transaction.
+        """
+        known = self._states.get(transactional_id)
+        if known is not None and (
+            transactional_id in self._in_doubt or known.prepared or known.status == Status.ONGOING
+        ):
+            self._settle(transactional_id, reload=transactional_id in self._in_doubt, abort=True)
+            known = self._states[transactional_id]
+        fresh = self._store.allocate_producer_ids(1)[0] if states.needs_id(known) else -1
+        before = self._latest.get(transactional_id)
+        if before is not None:
+            before.learn(known is not None and known.status == Status.COMPLETE_COMMIT)
+        return known, fresh
+
+    def _decide(self, decided: TransactionState, *, sync: bool) -> None:
+        """Write the outcome of a transaction and carry it out.
+
+        Where a topic of it waits for the disk, so does the outcome: a marker that is on disk is a decision.
+        """
+        sync = sync or self._waits_for_disk(decided.partitions)
+        self._in_doubt.add(decided.id)
+        try:
+            self._write(decided, sync=sync)
+            self._finish(decided.id, sync=sync)
+            self._in_doubt.discard(decided.id)
+        except BaseException:
+            self._try_to_settle(decided.id, reload=True)
+            raise
+
+    def _waits_for_disk(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Return whether a topic of these acknowledges what is on disk alone."""
+        for name in {name for name, _ in partitions}:
+            with suppress(NotFoundError):
+                if self._store.topic(name).config.flush_messages == 1:
+                    return True
+        return False
+
+    def _try_to_settle(self, transactional_id: str, *, reload: bool, abort: bool = False) -> None:
         known = transactional_id in self._in_doubt
         try:
-            self._settle(transactional_id, reload=reload)
+            self._settle(transactional_id, reload=reload, abort=abort)
         except (StratalogError, OSError) as error:
             self._in_doubt.add(transactional_id)
             if known:
                 return  # it was told when it came to be in doubt
             self._store.partitions.context.warn(f"transaction {transactional_id!r} is not finished: {error}")
 
-    def _settle(self, transactional_id: str, *, reload: bool) -> None:
-        """Bring a transaction to its end: the decided one, or an abort."""
+    def _settle(self, transactional_id: str, *, reload: bool, abort: bool = False) -> None:
+        """Bring a transaction to its end: the decided one, or an abort.
+
+        One of a client that was not decided stays open, unless ``abort`` is set: the client tries again.
+        """
         state = self._states[transactional_id]
         if reload:
             state = self._reloaded(state)
         self._in_doubt.add(transactional_id)
-        if state.status == Status.ONGOING:
+        if state.status == Status.ONGOING and (abort or not state.of_client or state.expired(self._now_ms())):
             self._write(states.fence(state, self._now_ms()), sync=False)
         self._finish(transactional_id, sync=False)
         self._in_doubt.discard(transactional_id)
@@ -306,6 +448,7 @@ class Coordinator:
                         producer_id=state.producer_id,
                         producer_epoch=state.epoch,
                         commit=state.committing,
+                        transaction_version=max(state.version, states.FIRST),
                         sync=sync,
                     )
             except NotFoundError:
@@ -335,3 +478,20 @@ class Coordinator:
 
     def _now_ms(self) -> int:
         return self._store.partitions.context.clock.now_ms()
+
+
+def _is_told_of(state: TransactionState, epoch: int) -> bool:
+    """Return whether a record is about a transaction that its producer has open with this epoch.
+
+    A program has one epoch for one transaction. A client of the first version has it for many: what is open
+    behind a complete one is of the next, whose record is lost. The second version has the epoch before the
+    record's own until that is complete.
+    """
+    if not state.of_client:
+        return epoch <= state.epoch
+    if state.status == Status.ONGOING:
+        return epoch == state.epoch
+    if state.prepared:
+        return epoch < state.epoch or (state.version == states.FIRST and epoch == state.epoch)
+    complete = state.version == states.SECOND and state.status == Status.COMPLETE_COMMIT
+    return complete and epoch < state.epoch
