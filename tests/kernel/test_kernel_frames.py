@@ -22,7 +22,7 @@ VERSIONS = range(3, 14)
 TOPIC_ID = bytes(range(16))
 FORMS: dict[str, Any] = {
     "as built": kernel,
-    "interpreted": interpreted(*kernel.MODULES[: kernel.MODULES.index("_frames") + 1])["_frames"],
+    "interpreted": interpreted(*kernel.MODULES[: kernel.MODULES.index("_wire") + 1])["_wire"],
 }
 
 

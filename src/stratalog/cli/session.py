@@ -97,7 +97,7 @@ BootstrapOption = Annotated[
     str | None,
     opt(
         "--bootstrap-server HOST:PORT,...",
-        f"A Kafka cluster instead of a store. Default: ${CLUSTER_ENVIRONMENT}. Needs 'stratalog[kafka]'.",
+        f"A Kafka cluster instead of a store. Default: ${CLUSTER_ENVIRONMENT}. Needs confluent-kafka.",
     ),
 ]
 NoBootstrapOption = Annotated[str | None, opt("--bootstrap-server", "Only for other commands.", hidden=True)]

@@ -21,7 +21,6 @@ MODULES = (
     "_keys",
     "_filter",
     "_wire",
-    "_frames",
     "_dump",
 )
 """Each after those it uses. ``_dump`` is imported by the command that needs it."""
@@ -31,7 +30,6 @@ compiled: bool = loader.prepare(*MODULES)
 from stratalog.kernel._decode import decode_columns, decode_tuples, find_tuple, walk_records  # noqa: E402
 from stratalog.kernel._encode import encode_columns, encode_one, encode_tuples, use_error  # noqa: E402
 from stratalog.kernel._filter import blank, filter_rows, find_rows  # noqa: E402
-from stratalog.kernel._frames import parse_produce, produce_answer  # noqa: E402
 from stratalog.kernel._hash import (  # noqa: E402
     crc32c,
     crc32c_combine,
@@ -58,7 +56,14 @@ from stratalog.kernel._ledger import (  # noqa: E402
 )
 from stratalog.kernel._produce import AppendInfo, Producer  # noqa: E402
 from stratalog.kernel._scan import find_row, index_batches, plan_run, scan_batches, sum_batches  # noqa: E402
-from stratalog.kernel._wire import WIRE_KINDS, WirePlan, decode_message, encode_message  # noqa: E402
+from stratalog.kernel._wire import (  # noqa: E402
+    WIRE_KINDS,
+    WirePlan,
+    decode_message,
+    encode_message,
+    parse_produce,
+    produce_answer,
+)
 
 __all__ = [
     "BLOCK_FULL",

@@ -415,8 +415,6 @@ def encode_message(
     gaps: list[tuple[int, Any]] | None = None,
 ) -> bytes: ...
 
-# -- _frames: Produce requests of one partition
-
 def parse_produce(frame: Bytes) -> tuple[int, int, bytes, int, int, int] | None: ...
 def produce_answer(
     version: int,
