@@ -414,7 +414,6 @@ def encode_message(
     framed: bool = False,
     gaps: list[tuple[int, Any]] | None = None,
 ) -> bytes: ...
-
 def parse_produce(frame: Bytes) -> tuple[int, int, bytes, int, int, int] | None: ...
 def produce_answer(
     version: int,

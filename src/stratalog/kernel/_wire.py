@@ -504,11 +504,11 @@ def encode_message(plan: WirePlan, value, head=b"", framed=False, gaps=None):
     return sink.taken(framed)
 
 
-# -- Produce requests of one partition, read and answered without tables: what a busy broker gets most. ------
+# -- Produce requests of one partition, read and answered without tables: what a busy broker gets most -------
 #
-# `parse_produce` knows requests that are as most are, and says of all others that it does not: the tables read
-# those. The bytes of `produce_answer` are those that the tables would make. From version 9 on lengths are
-# compact and structs have tagged fields; from 13 on topics have ids.
+# `parse_produce` knows requests that are as most are, and returns None for all others: the tables read those.
+# The bytes of `produce_answer` are those that the tables would make. From version 9 on lengths are compact
+# and structs have tagged fields; from 13 on topics have ids.
 
 
 def parse_produce(frame: cython.const[cython.uchar][::1]):
