@@ -11,7 +11,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stratalog.broker.codes import Code, code_of
+from stratalog.broker.codes import Code
 from stratalog.errors import StratalogError, UnknownTopicError
 from stratalog.store.moving import unmoved
 
@@ -67,7 +67,7 @@ def describe_log_dirs(request: Request) -> None:
 
     def answer(found: list[Any] | BaseException) -> None:
         if isinstance(found, BaseException):
-            request.answer(made(error_code=code_of(found)))
+            request.answer(made(error_code=request.code_of(found)))
         else:
             request.answer(made(results=found))
 

@@ -1,10 +1,26 @@
-"""Kafka's error codes, and the code of each of our errors."""
+"""Errors: Kafka's codes for clients, and lines in the log for an operator.
+
+What goes wrong again and again is in the log once in a while: a full disk fails thousands of requests. The
+first of a kind is logged at once; while more come, the last one and their number every ten seconds.
+"""
 
 from __future__ import annotations
 
 import enum
+import logging
+from collections.abc import Hashable
+from functools import partial
 
 from stratalog import errors
+from stratalog.broker.loop import EventLoop
+
+QUIET_S = 10.0
+AGAIN_S = 0.5
+"""How long clients wait for the news that a write of their group failed: some try again at once, for ever."""
+MAX_KINDS = 1000
+"""Kinds that are counted at the same time; those beyond are not logged."""
+
+_log = logging.getLogger("stratalog.broker")
 
 
 class Code(enum.IntEnum):
@@ -104,3 +120,43 @@ def code_of(error: BaseException) -> Code:
         if isinstance(error, kind):
             return code
     return Code.UNKNOWN_SERVER_ERROR
+
+
+class _Kind:
+    """What was not logged yet of one kind of trouble."""
+
+    __slots__ = ("count", "text")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.text = ""
+
+
+class Troubles:
+    """The troubles of one broker."""
+
+    def __init__(self, loop: EventLoop) -> None:
+        self._loop = loop
+        self._kinds: dict[Hashable, _Kind] = {}
+
+    def tell_soon(self, kind: Hashable, text: str) -> None:
+        """Do as `tell`; any thread may call it."""
+        self._loop.call_soon(partial(self.tell, kind, text))
+
+    def tell(self, kind: Hashable, text: str) -> None:
+        """Log a trouble, or count it; in the loop's thread."""
+        known = self._kinds.get(kind)
+        if known is not None:
+            known.count += 1
+            known.text = text
+        elif len(self._kinds) < MAX_KINDS:
+            self._kinds[kind] = _Kind()
+            self._loop.call_later(QUIET_S, partial(self._again, kind))
+            _log.warning("%s", text)
+
+    def _again(self, kind: Hashable) -> None:
+        known = self._kinds.pop(kind)
+        if known.count:
+            self._kinds[kind] = _Kind()
+            self._loop.call_later(QUIET_S, partial(self._again, kind))
+            _log.warning("%s (%d times in %g s)", known.text, known.count, QUIET_S)

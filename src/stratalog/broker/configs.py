@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stratalog.broker.codes import Code, code_of
+from stratalog.broker.codes import Code
 from stratalog.config import ConfigEntry, describe_broker, topic_config
 from stratalog.config.topic import change_lists
 from stratalog.errors import InvalidArgumentError, StratalogError
@@ -51,7 +51,7 @@ def list_config_resources(request: Request) -> None:
 
 
 def describe_configs(request: Request) -> None:
-    """Show settings: all of them, or those that are asked for."""
+    """Show settings: all of them, or those that are asked for. What is asked for twice is shown once."""
     made = request.response
     one = made.struct("DescribeConfigsResult")
 
@@ -61,7 +61,10 @@ def describe_configs(request: Request) -> None:
             entries = _entries(request, kind, name)
         except (StratalogError, OSError) as error:
             return one(
-                error_code=code_of(error), error_message=str(error), resource_type=kind, resource_name=name
+                error_code=request.code_of(error),
+                error_message=str(error),
+                resource_type=kind,
+                resource_name=name,
             )
         wanted = None if each.configuration_keys is None else set(each.configuration_keys)
         return one(
@@ -75,7 +78,18 @@ def describe_configs(request: Request) -> None:
             ],
         )
 
-    request.answer(made(results=[described(each) for each in request.body.resources]))
+    once = {(each.resource_type, each.resource_name): each for each in request.body.resources}
+
+    def then(found: list[Any] | BaseException) -> None:
+        if isinstance(found, BaseException):
+            code = request.code_of(found)
+            found = [
+                one(error_code=code, error_message=str(found), resource_type=kind, resource_name=name)
+                for kind, name in once
+            ]
+        request.answer(made(results=found))
+
+    request.off_loop(lambda: [described(each) for each in once.values()], then)
 
 
 def _entries(request: Request, kind: int, name: str) -> list[ConfigEntry]:
@@ -211,7 +225,7 @@ def _each_topic(request: Request, alter: Callable[[Any], None]) -> None:
                 raise InvalidArgumentError(NOT_HERE)
             alter(each)
         except (StratalogError, OSError) as error:
-            code, why = code_of(error), str(error)
+            code, why = request.code_of(error), str(error)
         return one(
             error_code=code,
             error_message=why,
@@ -221,7 +235,7 @@ def _each_topic(request: Request, alter: Callable[[Any], None]) -> None:
 
     def then(found: list[Any] | BaseException) -> None:
         if isinstance(found, BaseException):
-            code, why = code_of(found), str(found)
+            code, why = request.code_of(found), str(found)
             found = [
                 one(error_code=code, error_message=why, resource_type=each.resource_type,
                     resource_name=each.resource_name)

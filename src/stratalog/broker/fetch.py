@@ -15,7 +15,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stratalog.broker.codes import Code, code_of
+from stratalog.broker.codes import Code
 from stratalog.broker.loop import Timer
 from stratalog.broker.metadata import find_topic, wrong_epoch
 from stratalog.broker.sessions import INITIAL, FetchedPartition, Session
@@ -116,7 +116,7 @@ class _Fetch:
         self._looking = False
         if isinstance(found, BaseException):
             self._done = True
-            self._request.answer(self._request.response(error_code=code_of(found)))
+            self._request.answer(self._request.response(error_code=self._request.code_of(found)))
         else:
             self._judge(*found)
 
@@ -154,7 +154,7 @@ class _Fetch:
                 minimum_one=first,
             )
         except (StratalogError, OSError) as error:
-            return self._failed(part, code_of(error))
+            return self._failed(part, request.code_of(error))
         aborted = request.response.struct("AbortedTransaction")
         return made(
             partition_index=part.number,

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stratalog.broker.cluster import CLUSTER_OPERATIONS, NOT_ASKED
-from stratalog.broker.codes import Code, code_of
+from stratalog.broker.codes import Code
 from stratalog.broker.configs import created_configs
 from stratalog.config import describe, parse_overrides
 from stratalog.errors import InvalidArgumentError, InvalidTopicError, StratalogError, UnknownTopicError
@@ -134,7 +134,7 @@ def _create_all(request: Request, names: Sequence[str]) -> dict[str, Code]:
         try:
             request.broker.store.create_topic(name, if_not_exists=True)
         except (StratalogError, OSError) as error:
-            failed[name] = code_of(error)
+            failed[name] = request.code_of(error)
     return failed
 
 
@@ -146,7 +146,7 @@ def _tell(
     broker, made = request.broker, request.response
     host, port = broker.advertised
     if isinstance(failed, BaseException):
-        failed = {name: code_of(failed) for name, _ in wanted}
+        failed = {name: request.code_of(failed) for name, _ in wanted}
     node = made.struct("MetadataResponseBroker")
     request.answer(
         made(
@@ -389,13 +389,13 @@ def _for_each(
                     raise InvalidArgumentError(f"{each.name!r} is there twice")
                 found.append(act(each))
             except (StratalogError, OSError) as error:
-                found.append(refused(each, code_of(error), str(error)))
+                found.append(refused(each, request.code_of(error), str(error)))
         return found
 
     def then(found: list[Any] | BaseException) -> None:
         if isinstance(found, BaseException):
             error = found
-            found = [refused(each, code_of(error), str(error)) for each in once]
+            found = [refused(each, request.code_of(error), str(error)) for each in once]
         request.answer(answer(found))
 
     request.off_loop(work, then)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stratalog.broker.codes import Code, code_of
+from stratalog.broker.codes import Code
 from stratalog.broker.metadata import wrong_epoch
 from stratalog.errors import StratalogError
 from stratalog.log.read.list_offsets import OffsetSpec
@@ -129,14 +129,14 @@ def _for_each_partition(
         try:
             return act(name, each)
         except (StratalogError, OSError) as error:
-            return failed(each, code_of(error))
+            return failed(each, request.code_of(error))
 
     def work() -> Found:
         return [(name, [one(name, each) for each in parts]) for name, parts in wanted]
 
     def then(found: Found | BaseException) -> None:
         if isinstance(found, BaseException):
-            code = code_of(found)
+            code = request.code_of(found)
             found = [(name, [failed(each, code) for each in parts]) for name, parts in wanted]
         request.answer(answer(found))
 

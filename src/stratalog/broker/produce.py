@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stratalog.broker import transactions
-from stratalog.broker.codes import Code, code_of
+from stratalog.broker.codes import Code
 from stratalog.broker.metadata import INTERNAL, find_topic
 from stratalog.errors import StratalogError
 from stratalog.format import batch as batches
@@ -152,11 +152,12 @@ class _Answer:
         response = self._request.response
         made, bad = response.struct("PartitionProduceResponse"), response.struct("BatchIndexAndErrorMessage")
         records, plain = [], self._request.body.transactional_id is None
+        code = self._request.code_of(error)
         if getattr(error, "record_index", -1) >= 0:
             records = [bad(batch_index=error.record_index, batch_index_error_message=str(error))]  # type: ignore[attr-defined]
         return made(
             index=index,
-            error_code=code_of(error) if plain else transactions.produce_code(error, self._request.version),
+            error_code=code if plain else transactions.produce_code(error, self._request.version),
             base_offset=-1,
             record_errors=records,
             error_message=str(error),

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from stratalog.broker import cluster, configs, fetch, metadata, offsets, produce, transactions
+from stratalog.broker.codes import Code, Troubles, code_of
 from stratalog.broker.connection import Connection, Part
 from stratalog.broker.groups import committed, coordinator, expiry, listing
 from stratalog.broker.groups.assignors import ASSIGNORS
@@ -28,7 +29,7 @@ from stratalog.broker.loop import READ, EventLoop
 from stratalog.broker.sessions import Sessions
 from stratalog.broker.shortcut import Shortcut
 from stratalog.broker.syncing import Syncs
-from stratalog.errors import ClosedError, InvalidArgumentError
+from stratalog.errors import ClosedError, InvalidArgumentError, StratalogError
 from stratalog.store import Store
 from stratalog.store.catalog import State
 from stratalog.wire.messages import Codec, codec
@@ -116,6 +117,15 @@ class Request:
         data = self.api.response.encode(value, version, head, framed=True, gaps=gaps)
         self.connection.answer(_parts(data, gaps) if gaps else (data,))
 
+    def code_of(self, error: BaseException) -> Code:
+        """Return Kafka's code for an error. One that is the broker's or its disk's is in the log too."""
+        code = code_of(error)
+        if code in OURS or (code is Code.CORRUPT_MESSAGE and self.api.key != PRODUCE):
+            name = self.api.request.name.removesuffix("Request")
+            kind = name, type(error), getattr(error, "errno", None)
+            self.broker.troubles.tell_soon(kind, f"{name} failed: {error}")
+        return code
+
     def no_answer(self) -> None:
         """Send nothing and go on with the next request."""
         self.connection.answer(())
@@ -133,11 +143,17 @@ class Request:
             self.connection.close("an unexpected error")
             raise
 
+    def later(self, delay_s: float, act: Callable[[], None]) -> None:
+        """Call ``act`` in the loop's thread after a time. An error in it closes the connection."""
+        self.broker.loop.call_later(delay_s, partial(self.now, act))
+
     def off_loop(self, work: Callable[[], T], then: Callable[[T | BaseException], None]) -> None:
         """Do ``work`` in another thread, then call ``then`` with its result or its error in the loop."""
 
         def done(future: Future[T]) -> None:
             error = future.exception()
+            if error is not None and not isinstance(error, StratalogError | OSError | ValueError):
+                _log.error("an unexpected error in the broker", exc_info=error)
             self.soon(lambda: then(future.result() if error is None else error))
 
         try:
@@ -157,7 +173,9 @@ def _parts(data: bytes, gaps: list[tuple[int, Any]]) -> Sequence[Part]:
     return parts
 
 
-API_VERSIONS = 18
+PRODUCE, API_VERSIONS = 0, 18
+OURS = (Code.KAFKA_STORAGE_ERROR, Code.UNKNOWN_SERVER_ERROR)
+"""Codes of errors that no client is to blame for."""
 HANDLERS: dict[str, tuple[Callable[[Request], None], int]] = {
     # name: what answers it, and the lowest version that is advertised if that is not the lowest served
     "Produce": (produce.produce, 0),  # librdkafka stops compressing where it is not 0
@@ -247,6 +265,7 @@ class Broker:
         self.cluster_id = store.cluster_id
         self.loop = EventLoop()
         self.syncs = Syncs(self.loop)
+        self.troubles = Troubles(self.loop)
         self.groups = coordinator.Groups(self)
         self.sessions = Sessions(self.loop, limits.max_incremental_fetch_session_cache_slots)
         self._shortcut = Shortcut(self)
@@ -361,7 +380,7 @@ class Broker:
             except BlockingIOError:
                 return
             except OSError as error:  # no file descriptor is left: those that are connected go on
-                _log.warning("cannot accept a connection: %s", error)
+                self.troubles.tell("accept", f"cannot accept a connection: {error}")
                 self.loop.forget(self._listener.fileno())
                 self.loop.call_later(ACCEPT_AGAIN_S, self._listen)
                 return
@@ -372,6 +391,12 @@ class Broker:
                 or self._by_ip[ip] >= limits.max_connections_per_ip
             ):
                 sock.close()
+                self.troubles.tell(
+                    "refused",
+                    f"a connection of {ip} was refused: {len(self.connections)} of max.connections="
+                    f"{limits.max_connections}, {self._by_ip[ip]} of max.connections.per.ip="
+                    f"{limits.max_connections_per_ip} from there",
+                )
                 continue
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -389,7 +414,8 @@ class Broker:
         if not self._by_ip[connection.peer]:
             del self._by_ip[connection.peer]
         if why and not self._stopping:
-            _log.warning("the connection of %s was closed: %s", connection.peer, why)
+            text = f"the connection of {connection.peer} was closed: {why}"
+            self.troubles.tell(("closed", connection.peer), text)
 
     @property
     def _idle_check_s(self) -> float:

@@ -59,11 +59,12 @@ RUNNING = (Status.ONGOING, Status.PREPARE_COMMIT, Status.PREPARE_ABORT)
 
 def _code(error: BaseException, request: Request, fenced_from: int) -> Code:
     """Return the code for a client's coordinator. ``fenced_from``: the version that has PRODUCER_FENCED."""
+    code = request.code_of(error)
     if isinstance(error, InvalidProducerEpochError) and request.version >= fenced_from:
         return Code.PRODUCER_FENCED
     if isinstance(error, StorageError | FormatError | ClosedError | ReadOnlyError | OSError):
         return Code.COORDINATOR_NOT_AVAILABLE  # the client tries again
-    return code_of(error)
+    return code
 
 
 # -- producers -----------------------------------------------------------------------------------------------
@@ -79,7 +80,7 @@ def init_producer_id(request: Request) -> None:
 
     def then(found: TransactionState | range | BaseException) -> None:
         if isinstance(found, BaseException):
-            tell(_code(found, request, 4) if name is not None else code_of(found))
+            tell(_code(found, request, 4) if name is not None else request.code_of(found))
         elif isinstance(found, range):
             tell(Code.NONE, found[0], 0)
         else:
@@ -355,7 +356,9 @@ def list_transactions(request: Request) -> None:
     def then(found: list[TransactionState] | BaseException) -> None:
         if isinstance(found, BaseException):
             wrong = isinstance(found, ValueError)
-            request.answer(made(error_code=Code.INVALID_REGULAR_EXPRESSION if wrong else code_of(found)))
+            request.answer(
+                made(error_code=Code.INVALID_REGULAR_EXPRESSION if wrong else request.code_of(found))
+            )
             return
         request.answer(
             made(
@@ -428,7 +431,7 @@ def describe_producers(request: Request) -> None:
                 return part(partition_index=number, error_code=Code.UNKNOWN_TOPIC_OR_PARTITION)
             entries = request.broker.store.topic(name).producers(number)
         except (StratalogError, OSError) as error:
-            return part(partition_index=number, error_code=code_of(error), error_message=str(error))
+            return part(partition_index=number, error_code=request.code_of(error), error_message=str(error))
         return part(
             partition_index=number,
             active_producers=[

@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
@@ -85,25 +86,56 @@ def note(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+AGAIN_S, MAX_SAID = 60.0, 1000
+
+
 class Warnings(logging.Handler):
     """Prints the library's warnings on stderr, each once a command.
 
-    Those of `holding` wait for the end of the block: what is told in another way is not said twice.
+    Those of `holding` wait for the end of the block: what is told in another way is not said twice. A command
+    that runs for weeks is a `service`: there each line has its time, comes again a minute later, and an
+    unexpected error has its traceback.
     """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.said: set[str] = set()
+        self._said_s: dict[str, float] | None = None
+        """In a service, when each line was printed last."""
         self._held: list[str] | None = None
         self._told: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage()
-        if self._held is not None:
+        if self._said_s is not None:
+            self._emit_again(record, line, self._said_s)
+        elif self._held is not None:
             self._held.append(line)
         elif line not in self.said:
             self.said.add(line)
             note(line)
+
+    def _emit_again(self, record: logging.LogRecord, line: str, said_s: dict[str, float]) -> None:
+        now_s = time.monotonic()
+        if record.exc_info:
+            line = f"{line}\n{logging.Formatter().formatException(record.exc_info)}"
+        if now_s - said_s.get(line, -AGAIN_S) < AGAIN_S:
+            return
+        if len(said_s) >= MAX_SAID:
+            said_s.clear()
+        said_s[line] = now_s
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        with contextlib.suppress(OSError):  # stderr may be a file on the disk that is full
+            note(f"{at} {line}")
+
+    @contextlib.contextmanager
+    def service(self) -> Iterator[None]:
+        """Print warnings as a command needs it that runs for weeks."""
+        self._said_s = {}
+        try:
+            yield
+        finally:
+            self._said_s = None
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[list[str]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratalog.cli.console import note
+from stratalog.cli.console import note, warnings
 from stratalog.cli.lifecycle import stopped_by_sigterm
 from stratalog.cli.session import Session, command, opt
 from stratalog.errors import ConfigError, NotFoundError
@@ -74,6 +74,7 @@ def serve(
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
     with (
+        warnings.service(),
         stopped_by_sigterm() as stopping,
         stratalog.open(
             session.paths, session.over_kept(settings.store), janitor=janitor, remember=False

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stratalog.broker.codes import Code, code_of
+from stratalog.broker.codes import AGAIN_S, Code
 from stratalog.broker.metadata import NIL, find_topic, id_of
 from stratalog.errors import StratalogError
 from stratalog.model import Record
@@ -34,9 +35,10 @@ def offset_commit(request: Request) -> None:
         if error is None:
             request.answer(made(topics=found))
             return
-        broker.store.partitions.context.warn(f"offsets of {body.group_id!r} are not committed: {error}")
+        broker.troubles.tell("commit", f"offsets of {body.group_id!r} are not committed: {error}")
         failed = Code.COORDINATOR_NOT_AVAILABLE
-        request.answer(
+        told = partial(
+            request.answer,
             made(
                 topics=[
                     each._replace(
@@ -47,8 +49,9 @@ def offset_commit(request: Request) -> None:
                     )
                     for each in found
                 ]
-            )
+            ),
         )
+        request.later(AGAIN_S, told)
 
     offsets = broker.store.groups.offsets
     if not rows:
@@ -122,7 +125,7 @@ def offset_fetch(request: Request) -> None:
 
     def then(found: list[tuple[str, Code, list[Any]]] | BaseException) -> None:
         if isinstance(found, BaseException):
-            found = [(name, code_of(found), []) for name, _ in wanted]
+            found = [(name, request.code_of(found), []) for name, _ in wanted]
         if several:
             one = made.struct("OffsetFetchResponseGroup")
             request.answer(
@@ -186,4 +189,4 @@ def _look(request: Request, group: str, topics: Any) -> tuple[Code, list[Any]]:
             found.append(topic(**fields))
         return Code.NONE, found
     except (StratalogError, OSError) as error:
-        return code_of(error), []
+        return request.code_of(error), []

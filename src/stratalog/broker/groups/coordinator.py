@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stratalog.broker.codes import Code
+from stratalog.broker.codes import AGAIN_S, Code
 from stratalog.broker.groups import records as consumer_records
-from stratalog.broker.groups.classic import Answers, Group, Join, Joined, Member, State
+from stratalog.broker.groups.classic import Answers, Group, Join, Joined, Member, State, Synced
 from stratalog.broker.groups.consumer import JOIN, LEAVE, LEAVE_STATIC, Answer, Beat, ConsumerGroup
 from stratalog.broker.groups.topics import CatalogTopics
 from stratalog.broker.loop import Timer
@@ -48,6 +49,8 @@ class Groups:
         self._timer: Timer | None = None
         self._due_s = 0.0
         self._topics: CatalogTopics | None = None
+        self.being_deleted: Counter[str] = Counter()
+        """Groups whose offsets are being deleted. Nobody joins them: what a new member commits would go."""
 
     # -- after a restart -----------------------------------------------------------------------------
 
@@ -136,10 +139,12 @@ class Groups:
     def classic_for_join(self, name: str) -> Group | Code:
         """Return a group for a member of the classic protocol, made if need be; or why there is none."""
         found = self._groups.get(name)
+        if self.being_deleted[name]:
+            return Code.COORDINATOR_NOT_AVAILABLE
         if isinstance(found, ConsumerGroup):
             if found.members:
                 return Code.INCONSISTENT_GROUP_PROTOCOL
-            if not self._forgotten(name):
+            if not self.forgotten(name):
                 return Code.COORDINATOR_NOT_AVAILABLE
             found = None
         if not self.claim(name):
@@ -151,11 +156,13 @@ class Groups:
     def consumer_for_join(self, name: str) -> ConsumerGroup | tuple[Code, str]:
         """Return a group for a member of the newer protocol, made if need be; or why there is none."""
         found = self._groups.get(name)
+        if self.being_deleted[name]:
+            return Code.COORDINATOR_NOT_AVAILABLE, f"the group {name!r} is being deleted"
         if isinstance(found, Group):
             if found.members:
                 why = f"the group {name!r} has members of the classic protocol"
                 return Code.GROUP_ID_NOT_FOUND, why
-            if not self._forgotten(name):
+            if not self.forgotten(name):
                 return Code.COORDINATOR_NOT_AVAILABLE, f"the group {name!r} cannot be written"
             found = None
         if not self.claim(name):
@@ -180,11 +187,12 @@ class Groups:
             self._append(name, [_classic_record(name, None)])
         self._groups.pop(name, None)
 
-    def _forgotten(self, name: str) -> bool:
+    def forgotten(self, name: str) -> bool:
+        """Delete a group as `forget` does; return False if its records cannot be written."""
         try:
             self.forget(name)
         except (StratalogError, OSError) as error:
-            self._warn(f"group {name!r} is not deleted: {error}")
+            self._broker.troubles.tell("group", f"group {name!r} is not deleted: {error}")
             return False
         return True
 
@@ -242,18 +250,22 @@ class Groups:
     def settle(self, group: Group, answers: Answers) -> None:
         """Write a classic group if it must be, send the answers, and set the timer."""
         failed = False
-        if group.dirty:
+        if group.dirty and group.state in (State.STABLE, State.EMPTY):  # else one is written that is not over
             group.dirty = False
             group.since_ms = self._now_ms
             try:
                 self._append(group.id, [_classic_record(group.id, group)])
             except (StratalogError, OSError, ValueError) as error:
-                failed = True
-                self._warn(f"group {group.id!r} is not written: {error}")
+                failed = group.dirty = True  # before the next answer it is tried again
+                self._not_written(group, error)
         for ticket, answer in answers:
             if failed and answer.code is Code.NONE:
                 answer = answer._replace(code=Code.COORDINATOR_NOT_AVAILABLE)
-            ticket(answer)
+                if isinstance(answer, Synced):
+                    answer = answer._replace(assignment=b"")
+                self._broker.loop.call_later(AGAIN_S, partial(ticket, answer))
+            else:
+                ticket(answer)
         self._set_timer_for(group)
 
     def settle_consumer_group(self, group: ConsumerGroup) -> bool:
@@ -266,7 +278,7 @@ class Groups:
                 group.changed.clear()
             except (StratalogError, OSError, ValueError) as error:
                 written = False
-                self._warn(f"group {group.id!r} is not written: {error}")
+                self._not_written(group, error)
         self._set_timer_for(group)
         return written
 
@@ -278,6 +290,9 @@ class Groups:
     @property
     def _now_ms(self) -> int:
         return self._broker.store.partitions.context.clock.now_ms()
+
+    def _not_written(self, group: AnyGroup, error: Exception) -> None:
+        self._broker.troubles.tell("group", f"group {group.id!r} is not written: {error}")
 
     def _warn(self, text: str) -> None:
         self._broker.store.partitions.context.warn(text)
@@ -580,6 +595,8 @@ def consumer_group_heartbeat(request: Request) -> None:
     )
     if not groups.settle_consumer_group(group) and answer.code is Code.NONE:
         answer = Answer(Code.COORDINATOR_NOT_AVAILABLE, member_id, body.member_epoch)
+        request.later(AGAIN_S, partial(_tell_beat, request, answer, leaves))
+        return
     _tell_beat(request, answer, leaves)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stratalog.broker.codes import Code, code_of
+from stratalog.broker.codes import Code
 from stratalog.broker.groups.classic import Group, State
 from stratalog.broker.groups.consumer import ConsumerGroup
 from stratalog.errors import ConflictError, StratalogError
@@ -157,10 +157,7 @@ class Expiry:
         for name in without_offsets:
             group = groups.get(name)
             if group is not None and not group.members and group.deadline_s() is None:
-                try:
-                    groups.forget(name)
-                except (StratalogError, OSError) as error:
-                    self._broker.store.partitions.context.warn(f"group {name!r} is not deleted: {error}")
+                groups.forgotten(name)
         self.start()
 
 
@@ -210,7 +207,7 @@ def offset_delete(request: Request) -> None:
         ]
 
     def then(found: tuple[Code, list[Any]] | BaseException) -> None:
-        code, topics = (code_of(found), []) if isinstance(found, BaseException) else found
+        code, topics = (request.code_of(found), []) if isinstance(found, BaseException) else found
         request.answer(made(error_code=code, topics=topics))
 
     request.off_loop(work, then)

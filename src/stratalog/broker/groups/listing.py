@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from stratalog.broker.codes import Code
@@ -81,7 +82,7 @@ def describe_groups(request: Request) -> None:
             ],
         )
 
-    request.answer(made(groups=[described(name) for name in request.body.groups]))
+    request.answer(made(groups=[described(name) for name in dict.fromkeys(request.body.groups)]))
 
 
 def delete_groups(request: Request) -> None:
@@ -89,11 +90,13 @@ def delete_groups(request: Request) -> None:
     made, groups = request.response, request.broker.groups
     one = made.struct("DeletableGroupResult")
     offsets = request.broker.store.groups.offsets
-    busy = {name for name in request.body.groups_names if (found := groups.get(name)) and found.members}
+    names = list(dict.fromkeys(request.body.groups_names))
+    busy = {name for name in names if (found := groups.get(name)) and found.members}
+    groups.being_deleted.update(names)
 
     def work() -> dict[str, Code]:
         committed, codes = offsets.all(), {}
-        for name in request.body.groups_names:
+        for name in names:
             codes[name] = Code.NON_EMPTY_GROUP if name in busy else Code.GROUP_ID_NOT_FOUND
             if name not in busy and name in committed:
                 offsets.forget(name, committed[name])
@@ -102,13 +105,15 @@ def delete_groups(request: Request) -> None:
 
     def then(codes: dict[str, Code] | BaseException) -> None:
         found = []
-        for name in request.body.groups_names:
+        groups.being_deleted -= Counter(names)
+        for name in names:
             code = Code.COORDINATOR_NOT_AVAILABLE if isinstance(codes, BaseException) else codes[name]
             group = groups.get(name)
             if group is not None and group.members:  # perhaps since the look
                 code = Code.NON_EMPTY_GROUP
             elif group is not None:
-                groups.forget(name)
+                if not groups.forgotten(name):
+                    code = Code.COORDINATOR_NOT_AVAILABLE
                 code = Code.NONE if code is Code.GROUP_ID_NOT_FOUND else code
             found.append(one(group_id=name, error_code=code))
         request.answer(made(results=found))
@@ -165,4 +170,4 @@ def consumer_group_describe(request: Request) -> None:
             ],
         )
 
-    request.answer(made(groups=[described(name) for name in request.body.group_ids]))
+    request.answer(made(groups=[described(name) for name in dict.fromkeys(request.body.group_ids)]))
