@@ -70,6 +70,12 @@ WRITE_OPTIONS: tuple[str, ...] = (
     "checkpointLocation",
     "queryName",
 )
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
+"""A query's run is the job group of everything that it starts."""
+MICRO_BATCH = "stratalog.microBatch"
+"""Set by `stratalog.spark.session` when a ``foreachBatch`` saves: the micro-batch, as JSON."""
 IGNORED = (
     "groupIdPrefix",
     "useDeprecatedOffsetFetching",
@@ -171,7 +177,9 @@ class Given:
         ignored = {name.lower() for name in IGNORED}
         unused = []
         for name in self._options:
-            if name in known or name.startswith(STORE_PREFIX) or name == "kafka.isolation.level":
+            if name in known or name in (MICRO_BATCH.lower(), "kafka.isolation.level"):
+                continue
+            if name.startswith(STORE_PREFIX):
                 continue
             if name.startswith("kafka.") or name in ignored:
                 unused.append(name)

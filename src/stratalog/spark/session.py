@@ -5,6 +5,7 @@ Without a JDK Spark fails with a message about a gateway; `check_java` says what
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratalog.errors import ConfigError
 from stratalog.spark.optimizer_rule import give_own_plans
+from stratalog.spark.options import BATCH_ID, MICRO_BATCH, QUERY_ID, RUN_ID
 from stratalog.spark.source import PruningSource, StratalogSource
 from stratalog.spark.startup import quick_start
 
@@ -91,13 +93,14 @@ def register(spark: SparkSession) -> None:
     _set_level(spark, "ERROR")
     spark.dataSource.register(PruningSource if prunes else StratalogSource)
     if getattr(spark, "_jvm", None) is not None:
-        write_from_any_thread()
+        prepare_saves()
 
 
 @cache
-def write_from_any_thread() -> None:
+def prepare_saves() -> None:
     """Let Python threads other than the main one save: Spark looks a Python source up in the thread's active
-    session, and saving is the one way that does not set it."""
+    session, and saving is the one way that does not set it. And name the micro-batch of a ``foreachBatch``
+    to the sink: Spark names it only to tasks, and if all of them fail, nothing else tells what failed."""
     from pyspark.sql import DataFrameWriter
 
     plain = DataFrameWriter.save
@@ -108,6 +111,11 @@ def write_from_any_thread() -> None:
         sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession
         if sessions.getActiveSession().isEmpty():
             sessions.setActiveSession(spark._jsparkSession)
+        names = (QUERY_ID, BATCH_ID, RUN_ID)
+        query, batch, run = (spark.sparkContext.getLocalProperty(each) for each in names)
+        form = options.get("format") or (args[1] if len(args) > 1 else None) or writer._jwrite.source()
+        if query is not None and batch is not None and form == StratalogSource.name():
+            writer.option(MICRO_BATCH, json.dumps([query, int(batch), run or ""]))
         plain(writer, *args, **options)
 
     DataFrameWriter.save = save  # type: ignore[method-assign, assignment]

@@ -15,6 +15,7 @@ nothing open.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import time
@@ -49,18 +50,14 @@ from stratalog.fs import RealFileSystem
 from stratalog.log.names import validate_topic
 from stratalog.log.write.partitioner import STICKY_BYTES
 from stratalog.spark.offsets import bad_option
-from stratalog.spark.options import Given, parse_options
+from stratalog.spark.options import BATCH_ID, MICRO_BATCH, QUERY_ID, RUN_ID, Given, parse_options
 from stratalog.spark.schema import HEADERS
-from stratalog.spark.workers import counted_write
+from stratalog.spark.workers import FAILED, count_failed_write, counted_write
 from stratalog.store.admin.admin import connect
 from stratalog.store.journal import staging
 from stratalog.store.journal.staging import Attempt, Place, TopicFacts, root_of
 from stratalog.store.store import open_store
 
-QUERY_ID = "sql.streaming.queryId"
-BATCH_ID = "streaming.sql.batchId"
-RUN_ID = "spark.jobGroup.id"
-"""A query's run is the job group of everything that it starts."""
 EVERY_TOPIC = "rows"
 """The target of rows that name their topics themselves."""
 DEFAULT_TIMEOUT_S = 120.0
@@ -158,6 +155,12 @@ class MicroBatch(NamedTuple):
         query, batch, run = (context.getLocalProperty(each) if context else None for each in names)
         return None if query is None or batch is None else cls(query, int(batch), run or "")
 
+    @classmethod
+    def given(cls, given: Given) -> MicroBatch | None:
+        """Return what the driver said of the thread that saves."""
+        text = given.get(MICRO_BATCH)
+        return None if text is None else cls(*json.loads(text))
+
 
 class Transaction(NamedTuple):
     """``txnAppId`` and ``txnVersion``: a write is left out if this version or a later one was written."""
@@ -176,9 +179,10 @@ class StratalogWriter(DataSourceArrowWriter):
     """A batch write. It is staged under an id made with the writer, which Spark pickles to the tasks and to
     the commit, and committed under the id by which it is known when it comes again."""
 
-    def __init__(self, sink: Sink, txn: Transaction | None = None) -> None:
+    def __init__(self, sink: Sink, txn: Transaction | None = None, within: MicroBatch | None = None) -> None:
         self.sink = sink
         self.txn = txn
+        self.within = within
         self.job = f"{staging.JOB}{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
@@ -188,24 +192,45 @@ class StratalogWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         files = _files(messages)
-        within = next((each.within for each in messages if isinstance(each, Staged)), None)
+        within = self._micro_batch(messages)
         if self.txn is not None:
             self.sink.commit(_aimed(self.txn.query, self.sink), self.txn.version, files, job=False)
-        elif within is None or not within.run:
+        elif within is None:
             self.sink.commit(self.job, 0, files, job=True)
         else:
             query = _aimed(within.query, self.sink)
-            series = " ".join((within.run, query, *self.sink.paths))
-            with counted_write(series, within.batch) as before:
+            with counted_write(self._series(within), within.batch) as before:
                 if before is None:
                     self.sink.commit(self.job, 0, files, job=True)
+                elif before == FAILED:
+                    self._discard()
+                    raise ConfigError(
+                        f"a write to {self.sink.topic or 'this log'} failed before in micro-batch"
+                        f" {within.batch}, so this one cannot be told from that one when the micro-batch is"
+                        " run again; let the function of foreachBatch raise the error, or give each write"
+                        " txnAppId and txnVersion"
+                    )
                 else:
                     number = f"{TARGET}{before}"
                     self.sink.commit(query + number, within.batch, files, job=False)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if never_committed(messages):
-            discard(self.sink.paths, Place(self.job, 0, self.sink.owner))
+            self._discard()
+            within = self._micro_batch(messages)
+            if within is not None and self.txn is None:
+                count_failed_write(self._series(within), within.batch)
+
+    def _micro_batch(self, messages: Sequence[WriterCommitMessage | None]) -> MicroBatch | None:
+        told = (each.within for each in messages if isinstance(each, Staged))
+        within = next(told, None) or self.within
+        return within if within is not None and within.run else None
+
+    def _series(self, within: MicroBatch) -> str:
+        return " ".join((within.run, _aimed(within.query, self.sink), *self.sink.paths))
+
+    def _discard(self) -> None:
+        discard(self.sink.paths, Place(self.job, 0, self.sink.owner))
 
 
 class StratalogStreamWriter(DataSourceStreamArrowWriter):
@@ -270,7 +295,8 @@ def discard(paths: Sequence[str], place: Place) -> None:
 
 def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StratalogWriter:
     """Return the writer of a batch; raise on everything that can be wrong before a task runs."""
-    return StratalogWriter(_sink(options, schema, overwrite), _transaction(Given(options)))
+    given = Given(options)
+    return StratalogWriter(_sink(options, schema, overwrite), _transaction(given), MicroBatch.given(given))
 
 
 def make_stream_writer(

@@ -107,11 +107,16 @@ def warn_once(name: str, message: str) -> None:
     logger.warning(message)
 
 
+FAILED = -1
+"""The count of a series after one of its writes failed."""
+
+
 @contextmanager
 def counted_write(series: str, batch: int) -> Iterator[int | None]:
-    """Yield how many writes of a series this micro-batch has committed; count one more unless the body fails.
+    """Yield how many writes of a series this micro-batch has committed, and count one more.
 
-    Yield None where nothing can be counted. Writes of one series wait for each other.
+    If the body fails, it is `FAILED` from then on. Yield None where nothing can be counted. Writes of one
+    series wait for each other.
     """
     try:
         path = _application_file(hashlib.sha256(series.encode()).hexdigest()[:32])
@@ -124,9 +129,23 @@ def counted_write(series: str, batch: int) -> Iterator[int | None]:
         file.seek(0)
         last, count = map(int, (file.read() or b"-1 0").split())
         count = count if last == batch else 0
-        yield count
-        file.truncate(0)
-        file.write(b"%d %d" % (batch, count + 1))
+        after = FAILED
+        try:
+            yield count
+            after = FAILED if count == FAILED else count + 1
+        finally:
+            file.truncate(0)
+            file.write(b"%d %d" % (batch, after))
+
+
+def count_failed_write(series: str, batch: int) -> None:
+    """Make what `counted_write` yields `FAILED`."""
+    with suppress(_WriteFailedError), counted_write(series, batch):
+        raise _WriteFailedError
+
+
+class _WriteFailedError(Exception):
+    """Ends the body of a `counted_write`."""
 
 
 FORGOTTEN_S = 3600.0
