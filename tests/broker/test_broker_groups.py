@@ -419,8 +419,10 @@ def served(data: Path, listen: str) -> Iterator[tuple[subprocess.Popen[str], str
     command = [*SERVE, "--data", str(data), "--listen", listen]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield process, json.loads(process.stdout.readline())["bootstrap_servers"]
-        process.kill()
+        try:
+            yield process, json.loads(process.stdout.readline())["bootstrap_servers"]
+        finally:
+            process.kill()
 
 
 def test_a_group_goes_on_after_the_broker_was_killed(tmp_path: Path) -> None:

@@ -364,5 +364,7 @@ def test_a_kill_at_each_step_of_an_end(
 def serving(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
         assert process.stdout is not None
-        yield process, json.loads(process.stdout.readline())["bootstrap_servers"]
-        process.kill()
+        try:
+            yield process, json.loads(process.stdout.readline())["bootstrap_servers"]
+        finally:
+            process.kill()
