@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 import stratalog
 from stratalog import Broker, Record, Store
 from stratalog.broker.codes import Code
+from stratalog.broker.server import Limits
 from stratalog.errors import InvalidProducerEpochError
 from stratalog.format.batch import encode_records
 from stratalog.store.transactions import state as states
@@ -673,3 +675,89 @@ def test_a_failed_end_is_tried_again(
         assert stable(store)
         assert seen(store) == [b"a"] * 2
         assert made.end(commit=False) is (Code.INVALID_TXN_STATE if version == 1 else OK)
+
+
+def test_the_versions_of_one_transaction_may_differ(tmp_path: Path) -> None:
+    """Its records are of the second version, its end of the first: a crash under the markers lost a part."""
+    with (
+        stratalog.open(tmp_path / "data", background=False) as store,
+        stratalog.serve(store) as broker,
+        client(broker) as wire,
+    ):
+        store.create_topic("orders", 2)
+        made = Client(wire, 2)
+        made.init()
+        for value in (b"a", b"b"):
+            assert made.produce(value, 0) is OK
+            assert made.produce(value, 1) is OK
+            assert value == b"b" or made.end(api=4) is OK
+        (open_,) = store.transactions.all()
+        decided = states.prepare(open_, commit=True, now_ms=1, version=states.FIRST)
+        store[TRANSACTIONS_TOPIC].append(states.pack(decided), states.pack_key("t"))
+        shutil.copytree(tmp_path / "data", tmp_path / "crashed")
+    with stratalog.open(tmp_path / "crashed", background=False) as store:
+        assert seen(store) == [b"a", b"a", b"b", b"b"]
+        assert stable(store)
+
+
+def test_unused_transactional_ids_are_forgotten(tmp_path: Path) -> None:
+    clock = ManualClock()
+    limits = Limits(transactional_id_expiration_ms=3_600_000)
+
+    def names(store: Store) -> list[str]:
+        return [each.id for each in store.transactions.all()]
+
+    with (
+        stratalog.open(tmp_path, background=False, clock=clock) as store,
+        stratalog.serve(store, limits=limits) as broker,
+        client(broker) as wire,
+    ):
+        store.create_topic("orders", 2)
+        idle, used, busy = (Client(wire, 1, name) for name in ("idle", "used", "busy"))
+        for each in (idle, used, busy):
+            assert each.init(900_000) is OK
+            assert each.add(0) == [OK]
+            assert each.produce(b"a") is OK
+            assert each.end() is OK
+        with store.transaction("held") as held:
+            held.append("orders", b"a")
+        with store.transaction("program") as program:
+            program.append("orders", b"a")
+        del program
+        clock.advance(3_000_000)
+        assert used.init() is OK
+        clock.advance(599_000)
+        store.tick()
+        assert names(store) == ["busy", "held", "idle", "program", "used"]
+        assert busy.add(0) == [OK]
+        clock.advance(1_000)
+        store.tick()
+        assert names(store) == ["busy", "held", "used"]
+        assert held.committed
+        assert idle.add(0) == [Code.INVALID_PRODUCER_ID_MAPPING]
+        assert busy.end() is OK
+    with (
+        stratalog.open(tmp_path, background=False, clock=clock) as store,
+        stratalog.serve(store) as broker,
+        client(broker) as wire,
+    ):
+        assert names(store) == ["busy", "held", "used"]
+        before = idle.id
+        idle.wire = wire
+        assert idle.init() is OK
+        assert (idle.id != before, idle.epoch) == (True, 0)
+        assert idle.add(0) == [OK]
+        assert idle.produce(b"b") is OK
+        assert idle.end() is OK
+
+
+def test_no_producer_gets_the_producer_id_of_another_ones_name(tmp_path: Path) -> None:
+    """A broker's `__transaction_state` tells of producers that its partitions have forgotten."""
+    with stratalog.open(tmp_path) as store:
+        state = store.transactions.init_producer("t", 60_000)
+        other = replace(state, id="other", producer_id=state.producer_id + 1, epoch=3)
+        store[TRANSACTIONS_TOPIC].append(states.pack(other), states.pack_key("other"))
+    with stratalog.open(tmp_path) as store, stratalog.serve(store) as broker, client(broker) as wire:
+        third = Client(wire, name="third")
+        assert third.init() is OK
+        assert third.id not in (state.producer_id, other.producer_id)

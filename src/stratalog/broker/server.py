@@ -59,6 +59,8 @@ class Limits:
     group_initial_rebalance_delay_ms: int = 100
     """Kafka waits 3,000 ms, for many consumers on many machines."""
     transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
+    """How long a transactional id that nobody uses is known."""
     offsets_retention_minutes: int = 10_080
     """How long the offsets of a group are kept after its last member left; -1: for ever."""
     offsets_retention_check_interval_ms: int = 600_000
@@ -317,7 +319,7 @@ class Broker:
         self._begun = True
         try:
             if not self._stopping:
-                self.store.transactions.load()
+                self.store.transactions.load(self.limits.transactional_id_expiration_ms)
                 self.groups.load()
                 expiry.Expiry(self).start()
                 self.loop.run()

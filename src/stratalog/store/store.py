@@ -437,11 +437,13 @@ class Store:
     def allocate_producer_ids(self, count: int = 1000) -> range:
         """Allocate producer ids that were never allocated before, also not before a crash; 1,000 as in Kafka.
 
-        Ids already used in a partition are skipped: an adopted log may contain ids of its broker.
+        Ids already used in a partition or by a transactional id are skipped: an adopted log may contain ids
+        of its broker.
         """
         self._check_writable()
         check_number("count", count, 1, 2**31 - 1)
         taken = {each for writer in self.partitions.registry.writers for each in writer.producers.ids()}
+        taken.update(self.transactions.producer_ids())
         return self.partitions.settings.allocate_producer_ids(count, taken)
 
     def describe_topic(self, name: str) -> list[ConfigEntry]:

@@ -48,6 +48,8 @@ CONFIG: Mapping[str, object] = {
     "compression.type": "uncompressed",
     "key.index.enable": True,
 }
+EXPIRATION_MS = 7 * 86_400_000
+"""How long ids that nobody uses are known, where no broker has another `transactional.id.expiration.ms`."""
 
 
 class Coordinator:
@@ -65,6 +67,7 @@ class Coordinator:
         self._loaded = False
         self._unreadable: dict[int, StratalogError] = {}
         """Partitions of the topic that cannot be read whole, and why."""
+        self._expiration_ms = EXPIRATION_MS
         self._lost: dict[TopicPartition, tuple[int, int]] = {}
         """Partitions with an open transaction that no record tells of: producer id and epoch."""
 
@@ -116,8 +119,11 @@ class Coordinator:
         """Return the latest state of each id in one partition; raise when it is damaged or offline."""
         latest: dict[str, TransactionState] = {}
         for record in self._store.topic(TRANSACTIONS_TOPIC).read(partition):
-            if record.key is not None and record.value is not None:
+            if record.key is not None:
                 try:
+                    if record.value is None:  # the id was forgotten
+                        latest.pop(states.parse_key(record.key) or "", None)
+                        continue
                     found = states.parse(record.key, record.value)
                 except CorruptionError as error:
                     where = f"{TRANSACTIONS_TOPIC}-{partition}, offset {record.offset}"
@@ -182,22 +188,42 @@ class Coordinator:
                     )
 
     def tick(self) -> None:
-        """Abort transactions that are open for too long; finish those that are in doubt."""
+        """Abort what is open for too long, finish what is in doubt, forget ids that are no longer used."""
         if not self._loaded:
             return
         now_ms = self._now_ms()
         if self._lost:
             self._abort_lost(warn=False)
         for state in list(self._states.values()):
-            if state.id in self._in_doubt or state.expired(now_ms):
+            if self._is_due(state, now_ms):
                 lock = self._lock_of(state.id)
                 if lock.acquire(blocking=False):  # else its own thread is at it
                     try:
-                        current = self._states[state.id]
-                        if current.id in self._in_doubt or current.expired(now_ms):
+                        current = self._states.get(state.id)
+                        if current is None:
+                            continue
+                        if self._is_forgettable(current, now_ms):
+                            self._try_to_forget(current)
+                        elif self._is_due(current, now_ms):
                             self._try_to_settle(state.id, reload=state.id in self._in_doubt)
                     finally:
                         lock.release()
+
+    def _is_due(self, state: TransactionState, now_ms: int) -> bool:
+        return state.id in self._in_doubt or state.expired(now_ms) or self._is_forgettable(state, now_ms)
+
+    def _is_forgettable(self, state: TransactionState, now_ms: int) -> bool:
+        """Return whether an id may go; its next producer gets a new producer id."""
+        held = state.id in self._in_doubt or state.id in self._latest
+        return not held and state.forgettable(now_ms, self._expiration_ms)
+
+    def _try_to_forget(self, state: TransactionState) -> None:
+        """Write a tombstone for an id and forget it; after an error the next tick tries again."""
+        key = states.pack_key(state.id)
+        with suppress(StratalogError, OSError):
+            if (kept := self._topic()) is not None:
+                kept.append(None, key, partition=partition_of(state.id, kept.partitions))
+            del self._states[state.id]
 
     # -- one transaction -----------------------------------------------------------------------------
 
@@ -249,8 +275,9 @@ class Coordinator:
 
     # -- Kafka clients -------------------------------------------------------------------------------
 
-    def load(self) -> None:
+    def load(self, expiration_ms: int = EXPIRATION_MS) -> None:
         """Take over what a broker left here before: its clients come to this one."""
+        self._expiration_ms = expiration_ms
         with self._lock_of(""):
             if not self._loaded:
                 self._load()
@@ -339,6 +366,11 @@ class Coordinator:
     def all(self) -> list[TransactionState]:
         """Return what is known of every transactional id, by name."""
         return [each for _, each in sorted(self._states.copy().items())]
+
+    def producer_ids(self) -> set[int]:
+        """Return the producer ids that transactional ids have or get at the end of their transactions."""
+        known = list(self._states.values())
+        return {each.producer_id for each in known} | {each.next_id for each in known}
 
     # -- inside --------------------------------------------------------------------------------------
 

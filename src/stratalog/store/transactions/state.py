@@ -89,6 +89,11 @@ class TransactionState:
         """Whether it is open for longer than its timeout."""
         return self.status == Status.ONGOING and now_ms - self.started_ms >= self.timeout_ms
 
+    def forgettable(self, now_ms: int, expiration_ms: int) -> bool:
+        """Whether nothing is open and nothing was written of it for that long."""
+        idle = self.status != Status.ONGOING and not self.prepared
+        return idle and 0 <= self.updated_ms <= now_ms - expiration_ms
+
     def check(self, producer_id: int, epoch: int) -> None:
         """Raise InvalidProducerEpochError unless this is the transaction of that id and epoch."""
         if (producer_id, epoch) != (self.producer_id, self.epoch):
@@ -139,12 +144,14 @@ def init(
     ``expected`` is the producer id and epoch of a client that goes on after an error (KIP-360): it must be
     the present one. One whose answer was lost asks with the epoch before again and gets the same answer.
     """
-    if known is not None and expected is not None and asks_again(known, expected):
+    again = known is not None and expected is not None and asks_again(known, expected)
+    if known is not None and again and known.epoch <= LAST_EPOCH:  # else that one only fences
         return replace(known, status=Status.EMPTY, timeout_ms=timeout_ms, updated_ms=now_ms)
     if known is not None and (known.status == Status.ONGOING or known.prepared):
         raise InvalidTxnStateError(f"transaction {known.id!r} is not finished")
     if known is None or needs_id(known):
-        previous = -1 if known is None else known.producer_id
+        # One that does not go on with the id before has fenced the one that had it.
+        previous = -1 if known is None or expected is None else known.producer_id
         return TransactionState(
             transactional_id,
             fresh_id,
@@ -233,7 +240,7 @@ def prepare(
         status=Status.PREPARE_COMMIT if commit else Status.PREPARE_ABORT,
         updated_ms=now_ms,
         epoch=state.epoch + 1 if second else state.epoch,
-        version=max(state.version, version),
+        version=version or state.version,  # the markers have the epoch of this one
         next_id=fresh_id if second and needs_id(state) else -1,
         retry_epoch=-1,
     )
@@ -246,7 +253,9 @@ def was_ended(state: TransactionState, producer_id: int, epoch: int, version: in
     """
     mine = (producer_id, epoch) == (state.producer_id, state.epoch)
     if version == SECOND:
-        mine = (producer_id, epoch + 1) == (state.producer_id, state.epoch) or _before_rotation(
+        # The next epoch of one that ended otherwise is of another producer, or behind the last one a fence.
+        told = state.version == SECOND and state.epoch <= LAST_EPOCH
+        mine = (told and (producer_id, epoch + 1) == (state.producer_id, state.epoch)) or _before_rotation(
             state, producer_id, epoch
         )
     if not mine or state.status not in (Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT):
@@ -310,12 +319,18 @@ def pack(state: TransactionState) -> bytes:
     )
 
 
+def parse_key(key: bytes) -> str | None:
+    """Return the transactional id of a record; None for a key of another kind."""
+    kind, named = records.parse_key(TABLE, key)
+    return named.transactional_id if kind == "TransactionLog" else None
+
+
 def parse(key: bytes, value: bytes) -> TransactionState | None:
     """Read a record of either version; None for a key of another kind."""
-    kind, named = records.parse_key(TABLE, key)
-    if kind != "TransactionLog":
+    transactional_id = parse_key(key)
+    if transactional_id is None:
         return None
-    found = records.parse_value(TABLE, kind, value)
+    found = records.parse_value(TABLE, "TransactionLog", value)
     try:
         status = Status(found.transaction_status)
     except ValueError as error:
@@ -324,7 +339,7 @@ def parse(key: bytes, value: bytes) -> TransactionState | None:
         (each.topic, number) for each in found.transaction_partitions or () for number in each.partition_ids
     )
     return TransactionState(
-        named.transactional_id,
+        transactional_id,
         found.producer_id,
         found.producer_epoch,
         found.transaction_timeout_ms,
