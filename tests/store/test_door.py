@@ -130,6 +130,27 @@ def test_an_idempotent_producer_is_deduplicated(topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("records", [2, 3, 100])
+def test_each_of_the_last_five_is_known_after_a_reopen(tmp_path: Path, clean: bool, records: int) -> None:
+    sent = [make_batch([b"%d" % n], producer_id=3, epoch=0, sequence=n) for n in range(7)]
+    store = stratalog.open(tmp_path / "data")
+    topic = store.create_topic("t", config={"segment.records": records})
+    for each in sent:
+        topic.append_batches(0, each, sync=True)
+    if clean:
+        store.close()
+    else:
+        _abandon(store)
+    with stratalog.open(tmp_path / "data") as again:
+        topic = again.topic("t")
+        for offset, each in enumerate(sent[2:], 2):
+            placed = topic.append_batches(0, each)
+            assert (placed.duplicate, placed.base_offset) == (True, offset)
+        with pytest.raises(errors.OutOfOrderSequenceError):
+            topic.append_batches(0, sent[1])
+
+
+@pytest.mark.parametrize("clean", [True, False])
 def test_deduplication_survives_a_reopen(tmp_path: Path, clean: bool) -> None:
     batch = make_batch([b"a"], producer_id=3, epoch=0, sequence=0)
     store = stratalog.open(tmp_path / "data")

@@ -10,8 +10,8 @@ into the ``.txnindex``.
 
 `ProducerState` touches no disk and is guarded by the partition's lock. A crash loses it; `replay_producers`
 loads the last valid ``.snapshot`` and replays the batches after it, which ends in the same state, because it
-only depends on the batches in their order. (Exception: a snapshot holds only the last of a producer's five
-batches, as in Kafka.)
+only depends on the batches in their order. A snapshot holds only the last of a producer's five batches, as
+in Kafka: the others are looked up in the log before it while a client may still repeat them.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ from stratalog.log.names import segment_name
 from stratalog.log.segment.segment import Segment
 
 NO_SEQUENCE = -1
+RECALLED_BYTES = 1 << 20
+"""How much of the log before a snapshot is read for batches that the snapshot has not."""
+RETRIED_MS = 600_000
+"""How long after its last batch a producer may repeat one; clients give up after two to five minutes."""
 MAX_SEQUENCE = 2**31 - 1
 FIRST_NAMED_ID = 1 << 61
 """From here to twice as much are the ids of producers that callers name; they do not expire."""
@@ -329,6 +333,33 @@ class ProducerState:
                 state._open[producer.txn_first_offset] = entry.producer_id
         return state
 
+    def recall(self, headers: Iterable[BatchHeader]) -> None:
+        """Remember the batches before the one of each producer that a snapshot holds.
+
+        ``headers`` are the batches before the snapshot, in their order.
+        """
+        before: dict[int, list[BatchHeader]] = {}
+        for header in headers:
+            if header.producer_id in self._producers and not header.is_control and header.base_sequence >= 0:
+                before.setdefault(header.producer_id, []).append(header)
+        for producer_id, found in before.items():
+            producer = self._producers[producer_id]
+            run = [each for each in found if each.producer_epoch == producer.epoch]
+            newest = producer.last_batch()
+            if not run or newest is None or run[-1].last_offset != newest[1]:
+                continue  # compaction took it, or it is further back
+            whole = Producer()
+            for each in run:
+                _take(whole, ProducerBatch.of(each)._replace(transactional=False))
+            whole.coordinator_epoch = producer.coordinator_epoch
+            whole.last_timestamp = producer.last_timestamp
+            whole.txn_first_offset = producer.txn_first_offset
+            self._producers[producer_id] = whole
+
+    def may_repeat(self, now_ms: int) -> bool:
+        """Return whether a producer wrote so recently that it may repeat a batch."""
+        return any(now_ms - each.last_timestamp < RETRIED_MS for each in self._producers.values())
+
     def _producer(self, producer_id: int) -> Producer:
         producer = self._producers.get(producer_id)
         if producer is None:
@@ -431,10 +462,48 @@ def replay_producers(
     used, so that this part covers the segments asked for.
     """
     state, at = load_snapshot(context, directory, snapshots, snapshot_limit, expiration_ms)
+    if state.may_repeat(context.clock.now_ms()):
+        state.recall(headers_before(segments, at))
     start = at if trusted_offset is None or len(state) else max(at, min(trusted_offset, end))
     if start < end:
         replay(state, segments, start, end, aborted)
     return state
+
+
+def headers_before(segments: Sequence[Segment], end: int) -> list[BatchHeader]:
+    """Return the headers of the last batches below an offset, of `RECALLED_BYTES` or a little more."""
+    found: list[BatchHeader] = []
+    left = RECALLED_BYTES
+    for segment in reversed(segments):
+        if left <= 0:
+            break
+        if segment.base_offset >= end:
+            continue
+        last = segment.start_for(end).position
+        start = _start_at(segment, end, max(0, last - left))
+        part: list[BatchHeader] = []
+        with segment.open_log() as file:
+            for _, _, scan in scan_past_damage(
+                segment, file, start, limit=segment.size, at_least=segment.base_offset
+            ):
+                part += [header for header in scan if header.last_offset < end]
+                if scan.last_offset >= end:
+                    break
+        found[:0] = part
+        left -= last - start + 1
+    return found
+
+
+def _start_at(segment: Segment, end: int, position: int) -> int:
+    """Return where an indexed batch begins, at or before a position."""
+    low, high = segment.base_offset, end
+    while low < high:
+        middle = (low + high + 1) // 2
+        if segment.start_for(middle).position <= position:
+            low = middle
+        else:
+            high = middle - 1
+    return segment.start_for(low).position
 
 
 def replay(
