@@ -420,3 +420,25 @@ def test_alter_configs_replaces_all_settings(wire: Wire, store: Store) -> None:
         "AlterConfigs", 2, resources=[new._replace(resource_type=4, resource_name="1")]
     ).responses
     assert told.error_code == Code.INVALID_REQUEST
+
+
+def test_committed_offsets_make_a_group(wire: Wire, store: Store) -> None:
+    store.create_topic("orders")
+    one = codec("OffsetCommitRequest").struct("OffsetCommitRequestPartition")(
+        partition_index=0, committed_offset=1
+    )
+    topic = codec("OffsetCommitRequest").struct("OffsetCommitRequestTopic")(name="orders", partitions=[one])
+
+    def commit(epoch: int) -> int:
+        fields = {"member_id": "" if epoch < 0 else "x", "generation_id_or_member_epoch": epoch}
+        told = wire.ask("OffsetCommit", 9, group_id="g", topics=[topic], **fields)
+        code: int = told.topics[0].partitions[0].error_code
+        return code
+
+    def described() -> tuple[int, str]:
+        [told] = wire.ask("DescribeGroups", 6, groups=("g",)).groups
+        return told.error_code, told.group_state
+
+    assert (commit(7), described()) == (Code.GROUP_ID_NOT_FOUND, (Code.GROUP_ID_NOT_FOUND, "Dead"))
+    assert (commit(-1), described()) == (Code.NONE, (Code.NONE, "Empty"))
+    assert commit(7) == Code.UNKNOWN_MEMBER_ID

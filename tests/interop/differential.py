@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from stratalog import Record
+from stratalog.format.batch import encode_records
 from stratalog.wire.messages import codec
 from tests.broker.test_broker_bytes import Wire, batch
 
@@ -31,10 +33,11 @@ MASKED = {
     "total_bytes": "bytes",
     "usable_bytes": "bytes",
     "client_host": "a host",
+    "transaction_start_time_ms": "a time",
 }
 """Fields that hold an id, a time or a place: masked unless they are empty, -1 or 0."""
 NAMES = (
-    *("name", "topic_name", "resource_name", "topic", "group_id", "api_key"),
+    *("name", "topic_name", "resource_name", "topic", "group_id", "api_key", "transactional_id"),
     *("partition_index", "partition", "partition_id", "index"),
 )
 """Fields that name an element of an array."""
@@ -75,8 +78,8 @@ class Server:
 
 
 GENERATIONS = ("generation_id", "member_epoch", "group_epoch", "assignment_epoch")
-LOADING = (14, 15, 16)
-"""A coordinator that is not there yet."""
+LOADING = (14, 15, 16, 51)
+"""A coordinator that is not there yet, or still writes the markers of the transaction before."""
 Fields = Callable[[Server, int], dict[str, Any]]
 
 
@@ -570,6 +573,7 @@ def cases() -> list[Case]:
             host_filter=None, operation=1, permission_type=1)),
         *_groups(),
         *_newer_groups(),
+        *_transactions(),
         Case("InitProducerId", "no transaction", always(transactional_id=None, transaction_timeout_ms=1000)),
         Case("ApiVersions", "a client", always(client_software_name="t", client_software_version="1")),
         Case("ApiVersions", "a client with a bad name", always(
@@ -722,6 +726,245 @@ def _newer_groups() -> list[Case]:
         Case("ConsumerGroupDescribe", "one, nobody and a classic one", always(
             group_ids=("newer-1", "nobody", "classic-7"))),
         Case("ConsumerGroupHeartbeat", "a member leaves", group({**beat, "member_epoch": -1})),
+    ]  # fmt: skip
+
+
+def transactional(producer: tuple[int, int], *values: bytes, sequence: int = 0) -> bytes:
+    records = [Record(value, timestamp=5) for value in values]
+    made, _ = encode_records(
+        records, base_offset=0, leader_epoch=0, now_ms=0, max_bytes=1 << 20,
+        producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, transactional=True,
+    )  # fmt: skip
+    return bytes(made.data)
+
+
+def producer_of(server: Server, name: str) -> tuple[int, int]:
+    """Return the producer id and epoch of a transactional id; taken when it is first asked for."""
+    if ("producer", name) not in server.kept:
+        init = Case("InitProducerId", name, always(
+            transactional_id=name, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1,
+        ))  # fmt: skip
+        told = init.run(server, 5)
+        assert told.error_code == 0, told
+        server.kept["producer", name] = (told.producer_id, told.producer_epoch)
+    found: tuple[int, int] = server.kept["producer", name]
+    return found
+
+
+def taking_part(server: Server, name: str, *topics: str) -> tuple[int, int]:
+    """Return the producer of a transactional id after adding partition 0 of topics to its transaction."""
+    producer = producer_of(server, name)
+    if topics and ("added", name) not in server.kept:
+        server.kept["added", name] = topics
+        told = Case("AddPartitionsToTxn", name, partitions_of(name, *topics)).run(server, 3)
+        codes = {
+            part.partition_error_code
+            for each in told.results_by_topic_v3_and_below
+            for part in each.results_by_partition
+        }
+        assert codes == {0}, told
+    return producer
+
+
+def partitions_of(name: str, *topics: str, at: tuple[int, ...] = (0,), **wrong: int) -> Fields:
+    def fields(server: Server, version: int) -> dict[str, Any]:
+        known = f"{name}-{version}" if name.endswith("v") else name
+        producer_id, epoch = producer_of(server, known) if name != "nobody" else (77, 0)
+        return {
+            "v3_and_below_transactional_id": known,
+            "v3_and_below_producer_id": wrong.get("producer_id", producer_id),
+            "v3_and_below_producer_epoch": wrong.get("epoch", epoch),
+            "v3_and_below_topics": [
+                _struct("AddPartitionsToTxn", "AddPartitionsToTxnTopic", name=each, partitions=at)
+                for each in topics
+            ],
+        }
+
+    return fields
+
+
+def _transactions() -> list[Case]:
+    """Return the requests of transactions. Each version of an API has transactional ids of its own."""
+
+    def init(**more: Any) -> Fields:
+        def fields(server: Server, version: int) -> dict[str, Any]:
+            known = {"transactional_id": f"init-{version}", "transaction_timeout_ms": 60_000}
+            return {**known, "producer_id": -1, "producer_epoch": -1, **more}
+
+        return fields
+
+    def named(server: Server, version: int, answer: Any) -> None:
+        server.kept["producer", f"init-{version}"] = (answer.producer_id, answer.producer_epoch)
+
+    def again(by: int) -> Fields:
+        def fields(server: Server, version: int) -> dict[str, Any]:
+            producer_id, epoch = producer_of(server, f"init-{version}")
+            return init(producer_id=producer_id, producer_epoch=epoch + by)(server, version)
+
+        return fields
+
+    def of_group(group: str, name: str = "offsets-v", **wrong: Any) -> Fields:
+        def fields(server: Server, version: int) -> dict[str, Any]:
+            known = f"{name}-{version}" if name.endswith("v") else name
+            producer_id, epoch = producer_of(server, known) if name not in ("nobody", "") else (77, 0)
+            told = {"transactional_id": known, "producer_id": producer_id, "producer_epoch": epoch}
+            return {**told, "group_id": group, **wrong}
+
+        return fields
+
+    def commit(group: str, *topics: tuple[str, int], text: str = "m", **more: Any) -> Fields:
+        def fields(server: Server, version: int) -> dict[str, Any]:
+            name = f"committing-{version}"
+            producer = producer_of(server, name)
+            if version < 5 and ("added", name) not in server.kept:
+                server.kept["added", name] = True
+                told = {"transactional_id": name, "producer_id": producer[0], "producer_epoch": producer[1]}
+                Case("AddOffsetsToTxn", name, always(**told, group_id=f"moved-{version}")).run(server, 3)
+            made = [
+                _struct(
+                    "TxnOffsetCommit", "TxnOffsetCommitRequestTopic", name=topic,
+                    partitions=[_struct(
+                        "TxnOffsetCommit", "TxnOffsetCommitRequestPartition", partition_index=at,
+                        committed_offset=1, committed_leader_epoch=0, committed_metadata=text)],
+                )
+                for topic, at in topics
+            ]  # fmt: skip
+            known = {
+                "transactional_id": name, "group_id": group.replace("{}", str(version)),
+                "producer_id": producer[0], "producer_epoch": producer[1], "topics": made,
+                "generation_id": -1, "member_id": "", "group_instance_id": None,
+            }  # fmt: skip
+            return known | more
+
+        return fields
+
+    def stable(version: int) -> Fields:
+        def fields(server: Server, asked: int) -> dict[str, Any]:
+            one = {"name": "made-7", "partition_indexes": (0, 1)}
+            topic_id = server.ids["made-7"]
+            old = [_struct("OffsetFetch", "OffsetFetchRequestTopic", **one)]
+            new = [_struct("OffsetFetch", "OffsetFetchRequestTopics", **one, topic_id=topic_id)]
+            group = _struct("OffsetFetch", "OffsetFetchRequestGroup", group_id=f"moved-{version}", topics=new)
+            return {"group_id": f"moved-{version}", "topics": old, "groups": [group], "require_stable": True}
+
+        return fields
+
+    def write(name: str | None, *values: bytes, add: bool, sequence: int = 0, **wrong: int) -> Fields:
+        def fields(server: Server, version: int) -> dict[str, Any]:
+            known = f"writing-{version}"
+            producer = taking_part(server, known, "dflt-6") if add else producer_of(server, f"{known}-out")
+            id_, epoch = wrong.get("producer_id", producer[0]), wrong.get("epoch", producer[1])
+            data = transactional((id_, epoch), *values, sequence=sequence)
+            more = {"transactional_id": None if name is None else known if add else f"{known}-out"}
+            return {**produce("dflt-6", data)(server, version), **more}
+
+        return fields
+
+    def end(name: str, committed: bool, add: bool = True, **wrong: int) -> Fields:
+        def fields(server: Server, version: int) -> dict[str, Any]:
+            known = f"{name}-{version}"
+            producer = taking_part(server, known, *(("dflt-6",) if add else ()))
+            return {
+                "transactional_id": known, "committed": committed,
+                "producer_id": wrong.get("producer_id", producer[0]),
+                "producer_epoch": wrong.get("epoch", producer[1]),
+            }  # fmt: skip
+
+        return fields
+
+    def ended(server: Server, version: int, answer: Any) -> None:
+        if version >= 5 and answer.error_code == 0:
+            server.kept["producer", f"ending-{version}"] = (answer.producer_id, answer.producer_epoch)
+
+    def listed(**filters: Any) -> Fields:
+        known = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1}
+        return lambda server, version: known | {"transactional_id_pattern": None} | {
+            key: value(server) if callable(value) else value for key, value in filters.items()}  # fmt: skip
+
+    def producers(*wanted: tuple[str, tuple[int, ...]]) -> Fields:
+        return always(topics=[
+            _struct("DescribeProducers", "TopicRequest", name=name, partition_indexes=at)
+            for name, at in wanted])  # fmt: skip
+
+    some = (("made-7", 0),)
+    return [
+        Case("FindCoordinator", "of a transaction", always(key="t", key_type=1, coordinator_keys=("t",)),
+             versions=range(1, 7)),
+        Case("CreateTopics", "for transactions", create(lambda v: topic_fields("marked", 1)),
+             versions=range(7, 8), after=settled),
+        Case("InitProducerId", "a transaction", init(), after=named),
+        Case("InitProducerId", "once more", init(), after=named),
+        Case("InitProducerId", "no name", init(transactional_id="")),
+        Case("InitProducerId", "no time", init(transaction_timeout_ms=0)),
+        Case("InitProducerId", "too long", init(transaction_timeout_ms=10**9)),
+        Case("InitProducerId", "with its epoch", again(0), after=named, versions=range(3, 6)),
+        Case("InitProducerId", "with an old epoch", again(-1), versions=range(3, 6)),
+        Case("InitProducerId", "with an epoch to come", again(5), versions=range(3, 6)),
+        Case("InitProducerId", "of another producer", init(producer_id=999_999, producer_epoch=0),
+             versions=range(3, 6)),
+        Case("InitProducerId", "half an epoch", init(producer_id=5), versions=range(3, 6)),
+        Case("AddPartitionsToTxn", "some", partitions_of("parts-v", "made-7", at=(0, 1))),
+        Case("AddPartitionsToTxn", "once more", partitions_of("parts-v", "made-7", at=(0, 1))),
+        Case("AddPartitionsToTxn", "none", partitions_of("parts-v")),
+        Case("AddPartitionsToTxn", "an unknown topic", partitions_of("parts-v", "made-7", "nobody")),
+        Case("AddPartitionsToTxn", "an unknown partition", partitions_of("parts-v", "made-7", at=(0, 9))),
+        Case("AddPartitionsToTxn", "an old epoch", partitions_of("parts-v", "made-7", epoch=-1)),
+        Case("AddPartitionsToTxn", "an epoch to come", partitions_of("parts-v", "made-7", epoch=9)),
+        Case("AddPartitionsToTxn", "another producer", partitions_of("parts-v", "made-7", producer_id=77)),
+        Case("AddPartitionsToTxn", "nobody", partitions_of("nobody", "made-7")),
+        Case("AddOffsetsToTxn", "a group", of_group("moved")),
+        Case("AddOffsetsToTxn", "no group", of_group("")),
+        Case("AddOffsetsToTxn", "an epoch to come", of_group("moved", producer_epoch=9)),
+        Case("AddOffsetsToTxn", "another producer", of_group("moved", producer_id=77)),
+        Case("AddOffsetsToTxn", "nobody", of_group("moved", "nobody")),
+        Case("AddOffsetsToTxn", "no name", of_group("moved", "")),
+        Case("TxnOffsetCommit", "some", commit("moved-{}", *some)),
+        Case("TxnOffsetCommit", "an unknown topic", commit("moved-{}", ("nobody", 0), ("made-7", 9))),
+        Case("TxnOffsetCommit", "long words", commit("moved-{}", *some, text="x" * 5000)),
+        Case("TxnOffsetCommit", "no group", commit("", *some)),
+        Case("TxnOffsetCommit", "a stranger", commit("moved-{}", *some, member_id="x", generation_id=7),
+             versions=range(3, 6)),
+        Case("TxnOffsetCommit", "a stranger of nobody",
+             commit("strange", *some, member_id="x", generation_id=7), versions=range(3, 6)),
+        Case("TxnOffsetCommit", "an epoch to come", commit("moved-{}", *some, producer_epoch=9)),
+        *(Case("OffsetFetch", f"before the end, {v}", stable(v), versions=range(7, 11)) for v in (3, 5)),
+        Case("Produce", "in a transaction", write("", b"a", b"b", add=True), versions=range(3, 14)),
+        Case("Produce", "more of it", write("", b"c", add=True, sequence=2), versions=range(3, 14)),
+        Case("Produce", "a gap in it", write("", b"c", add=True, sequence=9), versions=range(3, 14)),
+        Case("Produce", "no name for it", write(None, b"d", add=True, sequence=3), versions=range(3, 14)),
+        Case("Produce", "an epoch to come in it", write("", b"d", add=True, epoch=9), versions=range(3, 14)),
+        Case("Produce", "outside of it", write("", b"d", add=False), versions=range(3, 14)),
+        Case("ListOffsets", "of what is stable", list_offsets("dflt-6", -1, level=1), versions=range(2, 11)),
+        Case("DescribeTransactions", "some", always(transactional_ids=("parts-v-3", "nobody", "init-5"))),
+        Case("DescribeTransactions", "no name", always(transactional_ids=("",))),
+        Case("ListTransactions", "all", listed()),
+        Case("ListTransactions", "open ones", listed(state_filters=("Ongoing", "no"))),
+        Case("ListTransactions", "of a producer",
+             listed(producer_id_filters=lambda s: (producer_of(s, "parts-v-3")[0],))),
+        Case("ListTransactions", "old ones", listed(duration_filter=10**9), versions=range(1, 3)),
+        Case("ListTransactions", "by name", listed(transactional_id_pattern="init-.*"), versions=range(2, 3)),
+        Case("ListTransactions", "by half a name", listed(transactional_id_pattern="init"),
+             versions=range(2, 3)),
+        Case("ListTransactions", "by a bad name", listed(transactional_id_pattern="("), versions=range(2, 3)),
+        Case("EndTxn", "a commit", end("ending", True), after=ended),
+        Case("EndTxn", "a commit again", end("ending", True)),
+        Case("EndTxn", "an abort after it", end("ending", False)),
+        Case("EndTxn", "an abort", end("aborting", False)),
+        Case("EndTxn", "no transaction", end("idle", True, add=False)),
+        Case("EndTxn", "an abort of no transaction", end("idle", False, add=False)),
+        Case("EndTxn", "an old epoch", end("idle", True, add=False, epoch=-1)),
+        Case("EndTxn", "an epoch to come", end("idle", True, add=False, epoch=9)),
+        Case("EndTxn", "another producer", end("idle", True, add=False, producer_id=77)),
+        Case("EndTxn", "nobody", always(transactional_id="nobody", producer_id=1, producer_epoch=0,
+                                        committed=True)),
+        Case("EndTxn", "no name", always(transactional_id="", producer_id=1, producer_epoch=0,
+                                         committed=True)),
+        Case("Produce", "for a description", lambda s, v: {
+            **produce("marked", transactional(taking_part(s, "marking", "marked"), b"a", b"b"))(s, v),
+            "transactional_id": "marking"}, versions=range(9, 10)),
+        Case("DescribeProducers", "some", producers(("marked", (0, 9)), ("nobody", (0,)))),
+        Case("DescribeProducers", "none", producers()),
+        Case("OffsetFetch", "after no end", stable(4), versions=range(7, 11)),
     ]  # fmt: skip
 
 

@@ -120,7 +120,8 @@ class _Answer:
                     request.broker.store.transactions.check_batch, request.body.transactional_id, place
                 )
             elif batches.has_transactional(part.records):  # nobody would ever end it
-                return made(index=part.index, error_code=Code.INVALID_TXN_STATE, base_offset=-1)
+                refused = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                return made(index=part.index, error_code=refused, base_offset=-1)
             placed = topic.append_batches(part.index, part.records, wait=False, guard=guard)
             return self._placed(topic, part.index, placed, parts, at)
         except (StratalogError, OSError) as error:

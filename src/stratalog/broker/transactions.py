@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stratalog.broker.codes import Code, code_of
-from stratalog.broker.groups.committed import collect
+from stratalog.broker.groups.committed import collect, settle_refusal
 from stratalog.broker.metadata import INTERNAL, find_topic
 from stratalog.errors import (
     ClosedError,
@@ -251,16 +251,18 @@ def add_offsets_to_txn(request: Request) -> None:
 
     if not body.transactional_id:
         request.answer(made(error_code=Code.INVALID_REQUEST))
-    elif not body.group_id:
-        request.answer(made(error_code=Code.INVALID_GROUP_ID))
     else:
         request.off_loop(partial(_join_with_offsets, request, FIRST), then)
 
 
 def txn_offset_commit(request: Request) -> None:
     """Commit offsets of a group with a transaction: they count when it is committed."""
+    settle_refusal(request, _may_commit(request), partial(_commit_offsets, request))
+
+
+def _commit_offsets(request: Request, refused: Code) -> None:
     body, made, store = request.body, request.response, request.broker.store
-    rows, found = collect(request, _may_commit(request), "TxnOffsetCommit", body.generation_id)
+    rows, found = collect(request, refused, "TxnOffsetCommit", body.generation_id)
 
     def work() -> None:
         if request.version >= SECOND_OFFSET_COMMIT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,34 @@ NOTHING = Look(None, pending=False)
 
 def offset_commit(request: Request) -> None:
     """Commit offsets of a group, all of them in one batch."""
-    body, made, broker = request.body, request.response, request.broker
-    member_id, epoch = body.member_id, body.generation_id_or_member_epoch
-    refused = broker.groups.may_commit(
-        body.group_id, member_id, body.group_instance_id, epoch, request.version
+    body = request.body
+    refused = request.broker.groups.may_commit(
+        body.group_id,
+        body.member_id,
+        body.group_instance_id,
+        body.generation_id_or_member_epoch,
+        request.version,
     )
-    rows, found = collect(request, refused, "OffsetCommit", epoch)
+    settle_refusal(request, refused, partial(_commit, request))
+
+
+def settle_refusal(request: Request, refused: Code, then: Callable[[Code], None]) -> None:
+    """Call ``then`` with the code for a commit: a group that only has offsets is there, without members."""
+    group, store = request.body.group_id, request.broker.store
+
+    def looked(found: bool | BaseException) -> None:
+        then(Code.UNKNOWN_MEMBER_ID if found is True else refused)
+
+    unknown = refused in (Code.GROUP_ID_NOT_FOUND, Code.ILLEGAL_GENERATION)
+    if unknown and request.broker.groups.get(group) is None:
+        request.off_loop(partial(store.groups.offsets.has, group), looked)
+    else:
+        then(refused)
+
+
+def _commit(request: Request, refused: Code) -> None:
+    body, made, broker = request.body, request.response, request.broker
+    rows, found = collect(request, refused, "OffsetCommit", body.generation_id_or_member_epoch)
 
     def write() -> None:
         kept = offsets.topic_to_write()

@@ -12,7 +12,7 @@ from stratalog.broker.groups.consumer import ConsumerGroup
 from stratalog.broker.groups.records import by_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from stratalog.broker.server import Request
 
@@ -58,8 +58,10 @@ def describe_groups(request: Request) -> None:
     made = request.response
     one, member = made.struct("DescribedGroup"), made.struct("DescribedGroupMember")
 
-    def described(name: str) -> Any:
+    def described(name: str, committed: Container[str]) -> Any:
         group = request.broker.groups.classic(name)
+        if group is None and request.broker.groups.get(name) is None and name in committed:
+            return one(group_id=name, group_state=State.EMPTY.value)
         if group is None:
             code = Code.GROUP_ID_NOT_FOUND if request.version >= 6 else Code.NONE
             return one(error_code=code, group_id=name, group_state=DEAD)
@@ -82,7 +84,14 @@ def describe_groups(request: Request) -> None:
             ],
         )
 
-    request.answer(made(groups=[described(name) for name in dict.fromkeys(request.body.groups)]))
+    def then(committed: dict[str, Any] | BaseException) -> None:
+        known = () if isinstance(committed, BaseException) else committed
+        request.answer(made(groups=[described(name, known) for name in dict.fromkeys(request.body.groups)]))
+
+    if all(request.broker.groups.get(name) is not None for name in request.body.groups):
+        then({})
+    else:
+        request.off_loop(request.broker.store.groups.offsets.all, then)
 
 
 def delete_groups(request: Request) -> None:

@@ -262,6 +262,15 @@ class GroupOffsets:
         ]
         return offsets_in(known)
 
+    def has(self, group: str) -> bool:
+        """Return whether a group committed something, also in a transaction that is open."""
+        kept = self._topic()
+        if kept is None:
+            return False
+        pending = self._tail(kept, partition_of(group, kept.partitions)).pending
+        named = (parse_key(key) for key in pending)
+        return any(each is not None and each[0] == group for each in named) or group in self.all()
+
     def forget(self, group: str, offsets: Mapping[TopicPartition, object]) -> None:
         """Delete committed offsets of a group."""
         kept = self._topic()
