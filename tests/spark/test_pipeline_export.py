@@ -287,6 +287,80 @@ def test_a_column_becomes_wider(spark: SparkSession, tmp_path: Path) -> None:
     assert catalog.load_table("stratalog.records").metadata_location == metadata
 
 
+class _Killed(BaseException):
+    """Ends a run as a kill does: nothing of this package cleans up."""
+
+
+def test_a_delta_table_is_written_again_for_a_wider_column(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One commit, also when the run is killed before or after it, or another program commits first."""
+    log, output = tmp_path / "log", tmp_path / "lake"
+    said: dict[str, Any] = {"path": str(log), "output": str(output), "include_active": True}
+    wide: dict[str, Any] = {"schema": "a BIGINT, s STRUCT<x: DOUBLE, y: INT>, l ARRAY<INT>", **said}
+    for number in range(3):
+        for topic in ("t", "u"):
+            sealed(log, topic, b'{"a": %d, "s": {"x": 0.5}, "l": [%d]}' % (number, number), b'{"l": null}')
+        export(
+            spark,
+            schema="a INT, s STRUCT<x: FLOAT>, l ARRAY<SMALLINT>, old STRING",
+            merge=number == 1,
+            **said,
+        )
+    before = DeltaTable(str(output))
+    held = before.to_pyarrow_table().num_rows
+    sealed(log, "t", b'{"a": 5000000000, "s": {"x": 1e300, "y": 1}, "l": [70000]}')
+
+    write = DeltaTable.create_write_transaction
+
+    def kill(*_: object, **__: object) -> None:
+        raise _Killed
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", kill)
+    with pytest.raises(_Killed):
+        export(spark, rewrite_wider=True, **wide)
+    assert DeltaTable(str(output)).version() == before.version()
+
+    def race(table: DeltaTable, *args: Any, **options: Any) -> None:
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", write)
+        DeltaTable(str(output)).alter.set_table_properties({"its": "own"}, raise_if_not_exists=False)
+        write(table, *args, **options)
+
+    def kill_after(table: DeltaTable, *args: Any, **options: Any) -> None:
+        write(table, *args, **options)
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", kill)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", kill_after)
+    with pytest.raises(_Killed):
+        export(spark, rewrite_wider=True, **wide)
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", write)
+    widened = DeltaTable(str(output))
+    assert widened.to_pyarrow_table().num_rows == held
+    done = export(spark, rewrite_wider=True, **wide)
+    assert (done.counts["records"], done.counts["dead_letters"]) == (1, 0)
+    assert {each.name: str(each.type.type) for each in widened.schema().fields if each.name == "a"} == {
+        "a": "long"
+    }
+
+    sealed(log, "t", b'{"n": 1}')
+    export(spark, schema="n INT", **said)
+    sealed(log, "t", b'{"n": 5000000000}')
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", race)
+    export(spark, schema="n BIGINT", rewrite_wider=True, **said)
+    rows = DeltaTable(str(output)).to_pyarrow_table().to_pylist()
+    found = Counter((row["topic"], row["offset"], row["a"], row["n"]) for row in rows)
+    expected = {
+        *((topic, 2 * number, number, None) for topic in "tu" for number in range(3)),
+        *((topic, 2 * number + 1, None, None) for topic in "tu" for number in range(3)),
+        *(("t", 6, 5 * 10**9, None), ("t", 7, None, 1), ("t", 8, None, 5 * 10**9)),
+    }
+    assert found == dict.fromkeys(expected, 1)
+    assert [row["s"] for row in rows if row["offset"] == 6] == [{"x": 1e300, "y": 1}]
+    files = spark.read.option("mergeSchema", "true")
+    spoken = files.parquet(*committed_files(str(output)) or ()).select("l", "a")
+    assert sorted(row.l for row in spoken.collect() if row.l) == [[0], [0], [1], [1], [2], [2], [70000]]
+
+
 def test_a_narrower_schema_is_read_as_the_delta_table_has_it(spark: SparkSession, tmp_path: Path) -> None:
     log, output = tmp_path / "log", tmp_path / "lake"
     for value, ddl in ((b'{"a": 1}', "a BIGINT"), (b'{"a": 5000000000}', "a INT, b STRING")):

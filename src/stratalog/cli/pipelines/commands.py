@@ -182,6 +182,11 @@ def ingest(
     UNCOMMITTED,
     DATA_LOSS,
     _flag("--merge", "Compact the Delta table, and remove files that no version within its retention needs."),
+    _flag(
+        "--rewrite-wider",
+        "When a column of the Delta table must become wider (INT to BIGINT), write all of the table again, "
+        "in one commit.",
+    ),
     _text("--compression CODEC", "zstd, snappy, gzip, lz4 or none.", default="zstd"),
 )
 def export(

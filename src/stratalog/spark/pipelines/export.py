@@ -100,6 +100,7 @@ def export(
     include_active: bool = False,
     fail_on_data_loss: bool = True,
     merge: bool = False,
+    rewrite_wider: bool = False,
     compression: str = "zstd",
     progress: Progress | None = None,
 ) -> PipelineResult:
@@ -117,7 +118,9 @@ def export(
     to the end readers see. Records of aborted transactions are left out unless
     ``isolation="read_uncommitted"``. Offsets that left the log before they were exported are an error unless
     ``fail_on_data_loss=False``. ``merge`` compacts the Delta table and removes files that no version within
-    its retention needs. ``table="iceberg"`` writes the table ``table_name``, in a catalog beside the data or
+    its retention needs. ``rewrite_wider``: when a column of the Delta table must become wider (INT to
+    BIGINT), write all of the table again, in one commit before that of the new records; otherwise that is an
+    error. ``table="iceberg"`` writes the table ``table_name``, in a catalog beside the data or
     in the one that ``catalog`` (pyiceberg's properties) names; ``table="parquet"`` writes plain files. With
     ``table_per_topic`` each topic has a table of its own: the directory ``<output>/<topic>``, the Iceberg
     table of that name beside ``table_name``; each is a commit of its own, and counts are sums.
@@ -161,14 +164,18 @@ def export(
     if schema and is_connect(spark):
         raise ConfigError("schema: payloads are not decoded through Spark Connect; pass --master the cluster")
     place = (directory_of(output) or output.rstrip("/")) if output else ""
+
+    def make(place: str, name: str) -> LakeTable:
+        return _table(table, place, name, catalog, rewrite_wider=rewrite_wider, compression=compression)
+
     if not table_per_topic:
-        run = _Run(spark, _table(table, place, table_name, catalog), wanted, payloads, letters_to, progress)
+        run = _Run(spark, make(place, table_name), wanted, payloads, letters_to, progress)
         result = run.result(merge=merge)
     else:
         results = {}
         for topic, at in _tables_of(wanted, table, place, table_name).items():
             own = replaced(wanted, topics=(topic,))
-            run = _Run(spark, _table(table, *at, catalog), own, payloads, letters_to, progress)
+            run = _Run(spark, make(*at), own, payloads, letters_to, progress)
             results[topic] = run.result(merge=merge)
         result = _together(results)
     return replaced(result, seconds=time.monotonic() - began)
@@ -202,11 +209,19 @@ def _together(results: Mapping[str, PipelineResult]) -> PipelineResult:
     return PipelineResult("export", counts, {"tables": tables, "misfits": misfits}, tuple(notes))
 
 
-def _table(kind: str, output: str, name: str, catalog: Mapping[str, str] | None) -> LakeTable:
+def _table(
+    kind: str,
+    output: str,
+    name: str,
+    catalog: Mapping[str, str] | None,
+    *,
+    rewrite_wider: bool,
+    compression: str,
+) -> LakeTable:
     if kind == "delta":
         from stratalog.spark.pipelines.lake.delta import DeltaOutput
 
-        return DeltaOutput(output)
+        return DeltaOutput(output, rewrite_wider=rewrite_wider, compression=compression)
     if kind == "iceberg":
         from stratalog.spark.pipelines.lake.iceberg import IcebergOutput
 

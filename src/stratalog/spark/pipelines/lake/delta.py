@@ -28,12 +28,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from stratalog.archive.objects import directory_of
 from stratalog.errors import ConfigError, StorageError
 from stratalog.fs import RealFileSystem
 from stratalog.spark.offsets import Pair
-from stratalog.spark.pipelines.lake.files import NO_DATE, Target, WrittenFile, date_text, place_of
+from stratalog.spark.pipelines.lake.files import (
+    NO_DATE,
+    FileWriter,
+    Target,
+    WrittenFile,
+    date_text,
+    disk_errors,
+    place_of,
+)
 from stratalog.spark.pipelines.lake.json_columns import Payload, ddl_of
 from stratalog.spark.pipelines.lake.tables import (
     COLUMNS,
@@ -62,6 +71,8 @@ LETTERS = "stratalog.letters"
 END_OF_DATES_US = 253_402_300_800_000_000
 """The year 10000; a later timestamp has no date."""
 DAY_MS = 86_400_000
+REWRITE_ROWS = 1024
+"""Rows in memory at a time, beside the row group that is being written."""
 FORGOTTEN_MS = 7 * DAY_MS
 """Dead letters of a run that never committed are removed after this time, as ``vacuum`` does with data."""
 
@@ -114,13 +125,21 @@ def application(log_key: str) -> str:
 
 
 def properties(
-    run: str, versions: Mapping[str, int], metadata: Mapping[str, Any] | None = None
+    run: str,
+    versions: Mapping[str, int],
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    tries: int | None = None,
 ) -> CommitProperties:
-    """Build what a commit carries: the versions of application transactions, and which run made it."""
+    """Build what a commit carries: the versions of application transactions, and which run made it.
+
+    With ``tries`` 0 it fails when any other commit came first.
+    """
     from deltalake import CommitProperties, Transaction
 
     return CommitProperties(
         custom_metadata={RUN: run, **(metadata or {})},
+        max_commit_retries=tries,
         app_transactions=[Transaction(name, version) for name, version in sorted(versions.items())],
     )
 
@@ -156,8 +175,10 @@ class DeltaOutput:
     columns: tuple[str, ...] = COLUMNS
     split = False
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, rewrite_wider: bool = False, compression: str = "zstd") -> None:
         self.url = url
+        self._rewrite_wider = rewrite_wider
+        self._compression = compression
         self._place = place_of(url)
         self._found = open_table(url)
 
@@ -173,13 +194,18 @@ class DeltaOutput:
 
         names = [name for name in COLUMNS if value or name != "value"]
         wanted = pa.schema([*arrow_schema(tuple(names)), ("topic", pa.string()), ("date", pa.date32())])
+        if self._found is not None:
+            with delta_errors(self.url):
+                self._found.update_incremental()
         known = {} if self._found is None else self._types()
         kinds, fitted = widest(known, payloads)
-        for name, kind in known.items():
-            if kinds[name] != kind:
+        wider = {name: kinds[name] for name, kind in known.items() if kinds[name] != kind}
+        for name, kind in wider.items():
+            if not self._rewrite_wider:
                 raise ConfigError(
-                    f"schema: column {name} is {ddl_of(kind)} in the table and would have to become"
-                    f" {ddl_of(kinds[name])}, which delta-rs cannot do; export to another output, or with"
+                    f"schema: column {name} is {ddl_of(known[name])} in the table and would have to become"
+                    f" {ddl_of(kind)}, which delta-rs cannot do without writing the table again; pass"
+                    " rewrite_wider (--rewrite-wider) for that, or export to another output, or with"
                     " table=iceberg (--table iceberg), which widens columns"
                 )
         for each in dict.fromkeys(name for payload in payloads for name in payload.names):
@@ -198,6 +224,8 @@ class DeltaOutput:
                 raise ConfigError(
                     f"output={self.url}: it is another Delta table; pass a directory of its own"
                 )
+            if wider:
+                self._widen(wider, logs)
             there = self._types()
             added = pa.schema([each for each in wanted if each.name not in there])
             if added:
@@ -238,6 +266,60 @@ class DeltaOutput:
             "files_in_all": rows.num_rows,
             "records_in_all": pc.sum(rows["num_records"]).as_py() or 0,
         }
+
+    def _widen(self, wider: Mapping[str, pa.DataType], logs: Sequence[Log]) -> None:
+        """Write the table again with wider columns, in one commit; nothing happened before that.
+
+        File by file, one row group at a time: memory does not grow with the table.
+        """
+        self._check_rewritable()
+        table, run = self.table, uuid.uuid4().hex
+        ends = {application(log.key): end for log, end in self._ends(logs).items()}
+        old = pa.schema(table.schema().to_arrow())
+        schema = pa.schema([each.with_type(wider[each.name]) if each.name in wider else each for each in old])
+        try:
+            actions = [
+                added(each, values, time.time_ns() // 1_000_000)
+                for number, (path, _, values) in enumerate(self._all_files())
+                for each in self._widened(path, values, wider, f"{run}-{number:05d}")
+            ]
+            table.create_write_transaction(
+                actions, "overwrite", schema, PARTITION_BY, commit_properties=properties(run, ends, tries=0)
+            )
+        except Exception:
+            if made_by(table, run) is None:
+                self.discard(run)
+                raise
+        version = made_by(table, run)
+        assert version is not None
+        sync_log(self.url, version)
+
+    def _check_rewritable(self) -> None:
+        protocol = self.table.protocol()
+        lost = set(protocol.reader_features or ()) - {"timestampNtz"}
+        if protocol.min_reader_version == 2 or lost:
+            named = ", ".join(sorted(lost)) or "columnMapping"
+            raise ConfigError(
+                f"output={self.url}: the table has {named}, which writing it again would lose; widen its"
+                " columns with Spark, or export to another output"
+            )
+
+    def _widened(
+        self, path: str, values: Mapping[str, str | None], wider: Mapping[str, pa.DataType], prefix: str
+    ) -> tuple[WrittenFile, ...]:
+        """Write one data file again; its columns that are not in ``wider`` stay as they are."""
+        place, directory = self._place, path.rpartition("/")[0]
+        writer = FileWriter(
+            place, lambda _, number: f"{directory}/{prefix}-{number:04d}.parquet", self._compression
+        )
+        with disk_errors(place.address(path)):
+            source = pq.ParquetFile(place.reading(path))
+            schema = pa.schema(
+                [each.with_type(wider.get(each.name, each.type)) for each in source.schema_arrow]
+            )
+            for batch in source.iter_batches(REWRITE_ROWS):
+                writer.add(0, batch.cast(schema))
+            return writer.finish()
 
     # -- commits -------------------------------------------------------------------------------------
 
@@ -282,18 +364,27 @@ class DeltaOutput:
         return len(doomed)
 
     def _files_of(self, dates: Dates) -> list[tuple[str, int, dict[str, str | None]]]:
+        since, until = (each.isoformat() for each in _days(dates))
+        return [
+            (path, size, values)
+            for path, size, values in self._all_files()
+            if values["date"] is not None
+            and since <= values["date"] < until
+            and (not dates.topics or values["topic"] in dates.topics)
+        ]
+
+    def _all_files(self) -> list[tuple[str, int, dict[str, str | None]]]:
         rows = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
-        since, until = _days(dates)
         return [
             (
                 row["path"],
                 row["size_bytes"],
-                {"topic": row["partition.topic"], "date": row["partition.date"].isoformat()},
+                {
+                    "topic": row["partition.topic"],
+                    "date": None if row["partition.date"] is None else row["partition.date"].isoformat(),
+                },
             )
             for row in rows
-            if row["partition.date"] is not None
-            and since <= row["partition.date"] < until
-            and (not dates.topics or row["partition.topic"] in dates.topics)
         ]
 
     def discard(self, run: str) -> None:
