@@ -13,6 +13,7 @@
     ├── TopicExistsError
     ├── ConflictError                 another append came first; carries the log's actual end
     ├── GroupInUseError               clients of the broker are members of the group
+    ├── ConcurrentUseError            a second thread uses a consumer, a transaction or a reading
     ├── OffsetOutOfRangeError         carries the valid range
     ├── SerializationError            a serializer or deserializer failed; carries the record's offset
     ├── FormatError
@@ -174,6 +175,10 @@ class ConflictError(StratalogError):
 
 class GroupInUseError(StratalogError):
     """A program wants to consume as a group that has clients of the broker as members."""
+
+
+class ConcurrentUseError(StratalogError):
+    """A second thread uses what is for one thread at a time: a consumer, a transaction or a reading."""
 
 
 class OffsetOutOfRangeError(StratalogError):

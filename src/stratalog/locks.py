@@ -20,10 +20,13 @@ import threading
 import time
 from collections.abc import Callable
 from enum import IntEnum
-from typing import NamedTuple, NoReturn, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar
 
-from stratalog.errors import ForkedError
+from stratalog.errors import ConcurrentUseError, ForkedError
 
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -198,3 +201,40 @@ def refuse_forked(*owners: object) -> None:
         for name, value in list(vars(owner).items()):
             if callable(getattr(value, "acquire", None)):
                 setattr(owner, name, _FORKED)
+
+
+def refused(what: str) -> ConcurrentUseError:
+    """Build the error for a second thread in something that is for one at a time."""
+    return ConcurrentUseError(f"{what} is for one thread at a time, and another thread is using it now")
+
+
+class OneThread:
+    """Which thread is inside an object's methods that are `for_one_thread`. Not a lock: nobody waits."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.inside: dict[None, int] = {}
+        """The thread, while there is one: taken and given back in one step each."""
+
+
+def for_one_thread(
+    method: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[S, P], T]:
+    """Make a method raise `ConcurrentUseError` while another thread is in one; ``self.one_thread`` knows."""
+
+    @wraps(method)
+    def alone(self: S, /, *args: P.args, **options: P.kwargs) -> T:
+        owner: Any = self
+        inside: dict[None, int] = owner.one_thread.inside
+        thread = threading.get_ident()
+        if inside.get(None) == thread:
+            return method(self, *args, **options)
+        try:
+            if inside.setdefault(None, thread) != thread:
+                raise refused(owner.one_thread.what)
+            return method(self, *args, **options)
+        finally:
+            if inside.get(None) == thread:
+                del inside[None]
+
+    return alone

@@ -19,6 +19,7 @@ from stratalog.broker.codes import Code
 from stratalog.broker.server import Limits
 from stratalog.errors import InvalidProducerEpochError
 from stratalog.format.batch import encode_records
+from stratalog.store.internal_topic import for_coordinator
 from stratalog.store.transactions import state as states
 from stratalog.store.transactions.coordinator import TRANSACTIONS_TOPIC
 from stratalog.store.transactions.state import LAST_EPOCH
@@ -359,7 +360,7 @@ def test_a_producer_id_is_used_up(tmp_path: Path, version: int) -> None:
         store.create_topic("orders", 2)
         state = store.transactions.init_producer("t", 60_000)
         last = replace(state, epoch=LAST_EPOCH)  # thousands of epochs later
-        store[TRANSACTIONS_TOPIC].append(states.pack(last), states.pack_key("t"))
+        for_coordinator(store[TRANSACTIONS_TOPIC]).append(states.pack(last), states.pack_key("t"))
     with stratalog.open(tmp_path) as store, stratalog.serve(store) as broker, client(broker) as wire:
         made = Client(wire, version)
         old = made.id, made.epoch = state.producer_id, LAST_EPOCH
@@ -693,7 +694,7 @@ def test_the_versions_of_one_transaction_may_differ(tmp_path: Path) -> None:
             assert value == b"b" or made.end(api=4) is OK
         (open_,) = store.transactions.all()
         decided = states.prepare(open_, commit=True, now_ms=1, version=states.FIRST)
-        store[TRANSACTIONS_TOPIC].append(states.pack(decided), states.pack_key("t"))
+        for_coordinator(store[TRANSACTIONS_TOPIC]).append(states.pack(decided), states.pack_key("t"))
         shutil.copytree(tmp_path / "data", tmp_path / "crashed")
     with stratalog.open(tmp_path / "crashed", background=False) as store:
         assert seen(store) == [b"a", b"a", b"b", b"b"]
@@ -756,7 +757,7 @@ def test_no_producer_gets_the_producer_id_of_another_ones_name(tmp_path: Path) -
     with stratalog.open(tmp_path) as store:
         state = store.transactions.init_producer("t", 60_000)
         other = replace(state, id="other", producer_id=state.producer_id + 1, epoch=3)
-        store[TRANSACTIONS_TOPIC].append(states.pack(other), states.pack_key("other"))
+        for_coordinator(store[TRANSACTIONS_TOPIC]).append(states.pack(other), states.pack_key("other"))
     with stratalog.open(tmp_path) as store, stratalog.serve(store) as broker, client(broker) as wire:
         third = Client(wire, name="third")
         assert third.init() is OK

@@ -17,6 +17,7 @@ from stratalog.format.batch import encode_records
 from stratalog.fs import MemoryFileSystem, SurvivorMode
 from stratalog.log.write.producers import Origin
 from stratalog.store.groups.offsets import OFFSETS_TOPIC, commit_records
+from stratalog.store.internal_topic import for_coordinator
 from stratalog.store.transactions.state import FIRST, SECOND, Status, TransactionState
 from tests.crash.campaign import MODES
 from tests.crash.test_transaction_calls import FULL, Ledger, crash_everywhere
@@ -70,7 +71,7 @@ class ClientLedger(Ledger):
         )
         guard = partial(store.transactions.check_batch, "t", (topic, 0))
         origin: Origin = "client" if sequence >= 0 else "coordinator"
-        store.topic(topic).append_batches(0, bytes(data.data), origin=origin, guard=guard)
+        for_coordinator(store.topic(topic)).append_batches(0, bytes(data.data), origin=origin, guard=guard)
 
     def end(self, store: Store) -> TransactionState:
         return store.transactions.end_of_client(

@@ -239,3 +239,12 @@ def test_a_refused_reservation_is_no_error(tmp_path: Path) -> None:
     with RealFileSystem().open(str(tmp_path / "f"), "w") as file:
         assert file.reserve(0, 1 << 62) is False  # more than any disk has
         assert file.pread(10, 0) == b"x"
+
+
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "f")
+    with pytest.raises(StorageError, match=f"{tmp_path / 'f'}: .* not a regular file"):
+        RealFileSystem().open(str(tmp_path / "f"))
+    assert RealFileSystem().lock_holder(str(tmp_path / "f")) is None
+    with pytest.raises(StorageError, match=str(tmp_path / "f")):
+        RealFileSystem().lock(str(tmp_path / "f"), {})

@@ -22,6 +22,7 @@ from stratalog.errors import (
 )
 from stratalog.store.groups import Consumer, offsets
 from stratalog.store.groups.offsets import OFFSETS_TOPIC, CommittedOffset, commit_records
+from stratalog.store.internal_topic import for_coordinator
 from tests.store.pausing import Running
 
 
@@ -331,7 +332,7 @@ def test_records_that_were_read_ahead_end_with_the_store(store: Store, orders: T
 def test_a_topic_is_deleted_also_where_the_offsets_are_damaged(
     store: Store, orders: Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kept = store.create_topic(OFFSETS_TOPIC, 1, {"cleanup.policy": "compact"})
+    kept = for_coordinator(store.create_topic(OFFSETS_TOPIC, 1, {"cleanup.policy": "compact"}))
     kept.append(b"", key=b"\0\1\0")
     with pytest.raises(stratalog.errors.CorruptionError, match="__consumer_offsets-0, offset 0: a key of"):
         store.groups.offsets.all()
@@ -461,7 +462,9 @@ def test_offsets_are_not_guessed_behind_an_open_transaction(
     store.groups.offsets.commit("g", {("orders", 0): 1})
     t = store.transaction("t")
     row = commit_records("g", {("orders", 0): 5}, 0)[0]
-    t.append(OFFSETS_TOPIC, row.value, key=row.key)  # as a commit leaves it that is cut short
+    t.append(
+        for_coordinator(store[OFFSETS_TOPIC]), row.value, key=row.key
+    )  # as a commit leaves it that is cut short
     store.groups.offsets.commit("h", {("orders", 0): 7})
     with pytest.raises(UnstableOffsetCommitError, match="did not end within"):
         store.consumer("g", ["orders"], timeout_s=0).poll()
@@ -485,7 +488,7 @@ def test_what_is_committed_behind_an_open_transaction_is_known(
     first, second = store.transaction("first"), store.transaction("second")
     for t, partition, offset in ((first, 0, 2), (second, 1, 3), (first, 2, 4)):
         row = commit_records("g", {("orders", partition): offset}, 0)[0]
-        t.append(OFFSETS_TOPIC, row.value, key=row.key)
+        t.append(for_coordinator(store[OFFSETS_TOPIC]), row.value, key=row.key)
     offsets.commit("g", {("orders", 1): 9})
     if commit:
         second.commit()
@@ -507,7 +510,7 @@ def test_a_deleted_topic_takes_along_what_is_being_committed_for_it(store: Store
     t = store.transaction("t")
     store.groups.offsets.topic_to_write()
     row = commit_records("g", {("orders", 0): 5}, 0)[0]
-    t.append(OFFSETS_TOPIC, row.value, key=row.key)
+    t.append(for_coordinator(store[OFFSETS_TOPIC]), row.value, key=row.key)
     store.delete_topic("orders")
     t.commit()
     store.create_topic("orders")
@@ -577,7 +580,7 @@ def test_the_records_are_kafkas() -> None:
 
 
 def test_a_foreign_directory_of_offsets_is_understood(store: Store, orders: Topic) -> None:
-    kept = store.create_topic(OFFSETS_TOPIC, 50, {"cleanup.policy": "compact"})
+    kept = for_coordinator(store.create_topic(OFFSETS_TOPIC, 50, {"cleanup.policy": "compact"}))
     kept.append(b"\0\0", key=bytes.fromhex("0002 0001 67"), partition=0)
     store.groups.offsets.commit("billing", {("orders", 0): 4})
     at = offsets.partition_of("billing", 50)

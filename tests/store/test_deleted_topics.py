@@ -10,6 +10,7 @@ import pytest
 import stratalog
 from stratalog import Record, Store, Topic
 from stratalog.errors import UnknownTopicError
+from tests.store.pausing import Running
 
 READS: dict[str, Callable[[Topic], object]] = {
     "read": lambda topic: list(topic.read()),
@@ -98,3 +99,49 @@ def test_a_partition_without_its_id_is_read_all_the_same(tmp_path: Path) -> None
     with stratalog.open(root, read_only=True, background=False) as reader:
         for partition in (0, 1):
             assert [record.value for record in reader.topic("t").read(partition)] == [b"v"]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "created again"])
+def test_a_reader_that_waits_is_told_that_it_was_deleted(tmp_path: Path, again: bool) -> None:
+    with stratalog.open(tmp_path / "data", background=False) as store:
+        topic = fresh(store, b"old")
+        reading = topic.read(follow=True)
+        assert next(reading).value == b"old"
+        waiting = Running(lambda: next(reading))
+        store.delete_topic("t")
+        if again:
+            fresh(store, b"new")
+        with pytest.raises(UnknownTopicError, match="topic t was deleted"):
+            waiting.result()
+
+
+def test_what_was_cached_of_it_is_forgotten(tmp_path: Path) -> None:
+    with (
+        stratalog.open(tmp_path / "data", background=False) as store,
+        stratalog.open(tmp_path / "data", read_only=True) as beside,
+    ):
+        topic = fresh(store, b"old")
+        topic.roll()
+        topic.append(b"more", timestamp=5)
+        caches = [each.partitions.context.cache for each in (store, beside)]
+        before = [cache.used_bytes for cache in caches]
+        for each in (topic, beside["t"]):
+            assert each.offset_for_time(0, 1) == 0
+            assert each.segments()
+        assert all(cache.used_bytes > used for cache, used in zip(caches, before, strict=True))
+        store.delete_topic("t")
+        assert beside.topics() == []
+        assert [cache.used_bytes for cache in caches] == before
+
+
+def test_what_was_cached_of_a_partition_that_moved_is_forgotten(tmp_path: Path) -> None:
+    with stratalog.open([tmp_path / "a", tmp_path / "b"], background=False) as store:
+        topic = fresh(store, b"old")
+        topic.roll()
+        cache = store.partitions.context.cache
+        before = cache.used_bytes
+        assert topic.offset_for_time(0, 1) == 0
+        assert cache.used_bytes > before
+        (here,) = [name for name in ("a", "b") if (tmp_path / name / "t-0").exists()]
+        store.move_partition("t", 0, str(tmp_path / ("b" if here == "a" else "a")))
+        assert cache.used_bytes == before

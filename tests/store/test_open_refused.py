@@ -16,6 +16,7 @@ import stratalog
 from stratalog import errors
 from stratalog.cli import guard
 from tests.cli.shell import Shell
+from tests.store.pausing import Running
 
 
 def listing(directory: Path) -> list[str]:
@@ -159,3 +160,30 @@ def test_a_directory_that_was_not_given_is_told(
     caplog.clear()
     Shell(*paths).ok("topic", "list")
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_fifo_in_place_of_a_file_does_not_block(tmp_path: Path, read_only: bool) -> None:
+    with stratalog.open(tmp_path / "d") as store:
+        store.create_topic("t").append(b"x")
+    names = [path.name for path in (tmp_path / "d").iterdir() if path.is_file()]
+    assert {".lock", "meta.properties", "recovery-point-offset-checkpoint"} <= {*names}
+    refused = []
+    for name in names:
+        path, aside = tmp_path / "d" / name, tmp_path / "aside"
+        path.rename(aside)
+        os.mkfifo(path)
+
+        def opened() -> int:
+            with stratalog.open(tmp_path / "d", read_only=read_only) as store:
+                return len(list(store["t"].read()))
+
+        try:
+            assert Running(opened).result() == 1
+        except errors.StorageError as error:
+            refused.append(name)
+            assert str(path) in str(error)  # noqa: PT017 - some of the files are not needed
+        path.unlink()
+        aside.rename(path)
+        assert opened() == 1
+    assert refused

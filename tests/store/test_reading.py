@@ -476,6 +476,21 @@ def test_an_event_loop_appends_and_reads(store: Store, topic: Topic) -> None:
     assert sorted(numbers(topic.read())) == list(range(60))
 
 
+def test_an_event_loop_waits_for_all_partitions_at_the_same_time(tmp_path: Path) -> None:
+    fs = PausingFileSystem(RealFileSystem())
+    with stratalog.open(tmp_path / "data", fs=fs, background=False) as store:
+        topic = store.create_topic("t", 2)
+
+        async def work() -> int:
+            return len(await topic.aappend_many([Record(b"", b"%d" % each) for each in range(9)], sync=True))
+
+        with fs.pause_at("sync", "*/t-0/*.log") as first, fs.pause_at("sync", "*/t-1/*.log") as second:
+            appending = Running(asyncio.run, work())
+            first.wait_until_reached()
+            second.wait_until_reached()
+        assert appending.result() == 2
+
+
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_an_event_loop_follows_until_it_is_told_to_stop(

@@ -34,6 +34,7 @@ from stratalog.errors import (
 from stratalog.kernel import partition_for_key
 from stratalog.model import AppendedRange
 from stratalog.store.groups.offsets import OFFSETS_TOPIC
+from stratalog.store.internal_topic import for_coordinator
 from stratalog.store.transactions import state as states
 from stratalog.store.transactions.coordinator import TRANSACTIONS_TOPIC
 from stratalog.store.transactions.state import Status, TransactionState
@@ -268,7 +269,7 @@ def test_a_record_that_is_no_state_is_named(tmp_path: Path) -> None:
         store.create_topic("orders")
         with store.transaction("t") as t:
             t.append("orders", b"1")
-        placed = store[TRANSACTIONS_TOPIC].append(b"", b"\0\0garbage")
+        placed = for_coordinator(store[TRANSACTIONS_TOPIC]).append(b"", b"\0\0garbage")
     with (
         opened(tmp_path) as store,
         pytest.raises(CorruptionError, match=f"state-0, offset {placed.offset}: "),

@@ -112,7 +112,7 @@ class DirectoryLock:
 def holder(path: str) -> LockInfo | None:
     """Who holds the lock at ``path``; None when it is free or was never taken. Creates nothing."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # not for the writer of a FIFO
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -38,7 +38,7 @@ _pwrite = os.pwrite
 _datasync = getattr(os, "fdatasync", os.fsync)
 
 _FLAGS: dict[str, int] = {
-    "r": os.O_RDONLY | os.O_CLOEXEC,
+    "r": os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK,  # a FIFO is refused, not waited for
     "w": os.O_RDWR | os.O_CLOEXEC,
     "x": os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL,
     "a": os.O_RDWR | os.O_CLOEXEC | os.O_CREAT,
@@ -182,9 +182,11 @@ class RealFileSystem(ComposedOperations):
         except OSError as error:
             raise storage_error(error, path, "open") from error
         file = RealFile(path, fd, self._broken)
-        if mode == "r" and stat_bits.S_ISDIR(os.fstat(fd).st_mode):
+        if mode == "r" and not stat_bits.S_ISREG(found := os.fstat(fd).st_mode):
             file.close()
-            raise storage_error(os_error(errno.EISDIR, path), path, "open")
+            if stat_bits.S_ISDIR(found):
+                raise storage_error(os_error(errno.EISDIR, path), path, "open")
+            raise StorageError(f"{path}: cannot open: it is not a regular file; put the file back")
         return file
 
     def list_dir(self, path: str) -> list[str]:

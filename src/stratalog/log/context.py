@@ -58,6 +58,11 @@ class SidecarCache:
         """Every kind so far: a few, so that a segment is forgotten without a search."""
         self._lock = locks.lock("sidecars")
 
+    @property
+    def used_bytes(self) -> int:
+        """What the entries cost together."""
+        return self._used
+
     def get(self, serial: int, kind: str, load: Callable[[], tuple[T, int]]) -> T:
         """Return the cached value for (serial, kind), or load it. ``load`` returns (value, bytes)."""
         key = (serial, kind)

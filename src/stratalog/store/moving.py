@@ -157,7 +157,7 @@ class Moves:
                 if self._partitions.registry.view(*key) is writer:
                     self._go_back(move, writer)
                 elif self._partitions.place(*key)[1] == move.final:
-                    self._finish(move)
+                    self._finish(move, writer)
                 del self._in_doubt[key]
 
     def _go_back(self, move: Move, writer: PartitionWriter) -> None:
@@ -171,7 +171,9 @@ class Moves:
             del self._in_doubt[writer.topic, writer.partition]
             raise
 
-    def _finish(self, move: Move) -> None:
+    def _finish(self, move: Move, writer: PartitionWriter) -> None:
+        for segment in writer.segments():
+            segment.forget()
         try:
             move.finish()
         except (StorageError, OSError) as error:

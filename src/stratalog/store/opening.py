@@ -128,7 +128,9 @@ class Opening:
             for name, views in followed.items():
                 for view in views:
                     if view is not None and self._registry.view(name, view.partition) is not view:
-                        self._context.handles.forget_below(view.directory)  # its topic was deleted
+                        for segment in view.segments():  # its topic was deleted
+                            segment.forget()
+                        self._context.handles.forget_below(view.directory)
 
     def look(self) -> None:
         """Load again if anything changed in a log directory: a stat for each while nothing did."""

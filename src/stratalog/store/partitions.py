@@ -151,6 +151,8 @@ class Partitions:
         with self.changes.of(writer.topic):
             found = self.successor(writer)
         if found is None:
+            if writer.deleted is not None:
+                raise again(writer.deleted)
             entry = self.entry(writer.topic)
             placed = entry.directories.get(writer.partition)
             if (writer.topic, writer.partition) in self.opening.offline or (

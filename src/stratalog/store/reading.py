@@ -167,8 +167,9 @@ class Selection(TypedDict, total=False):
 class Records(Iterator[Record]):
     """A lazy iterator over records: use it in a ``for`` or ``async for`` loop, or call `next`.
 
-    Only one thread or task may read. `close` ends it from any thread: a loop with ``follow`` ends before the
-    next record, another loop after the records that were already read ahead.
+    Only one thread or task may read; a second one gets `ConcurrentUseError` from `next`. `close` ends it from
+    any thread: a loop with ``follow`` ends before the next record, another loop after the records that were
+    already read ahead.
     """
 
     __slots__ = (
@@ -215,7 +216,12 @@ class Records(Iterator[Record]):
         return self._records
 
     def __next__(self) -> Record:
-        return next(iter(self))
+        try:
+            return next(iter(self))
+        except ValueError as error:
+            if str(error) == "generator already executing":
+                raise locks.refused("a reading") from None
+            raise
 
     def close(self) -> None:
         """Stop reading; wake up a thread that waits for the next record."""

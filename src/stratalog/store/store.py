@@ -61,6 +61,7 @@ from stratalog.store.catalog import MAX_PARTITIONS, new_topic
 from stratalog.store.groups import Consumer, Groups
 from stratalog.store.groups.consumers import Reset
 from stratalog.store.groups.offsets import MAX_NAME, OFFSETS_TOPIC
+from stratalog.store.internal_topic import InternalTopic
 from stratalog.store.journal.journal import Committed, Journal
 from stratalog.store.opening import MAX_LISTINGS
 from stratalog.store.partitions import Partitions, check_partition
@@ -273,7 +274,8 @@ class Store:
         entry = self.partitions.entry(name)
         topic = self._topics.get(name)
         if topic is None or topic.entry_id not in (entry.id, None):
-            topic = self._topics[name] = Topic(self.partitions, name, entry.id)
+            kind = InternalTopic if name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) else Topic
+            topic = self._topics[name] = kind(self.partitions, name, entry.id)
         topic.entry_id = entry.id
         return topic
 

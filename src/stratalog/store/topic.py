@@ -374,8 +374,7 @@ class Topic:
     def _sync_all(self, ranges: list[AppendedRange], sync: bool) -> None:
         for placed in ranges:
             if sync and placed.count:
-                end = placed.offset + placed.count
-                self._on(placed.partition, PartitionWriter.acknowledge, end, True)
+                self._on(placed.partition, PartitionWriter.acknowledge, placed.offset + placed.count, True)
 
     def by_partition(self, records: list[Record]) -> dict[int, list[Record]]:
         """Choose the partition of each record, as `append_many` does."""
@@ -383,8 +382,7 @@ class Topic:
 
     def _place(self, record: Record) -> int:
         """Choose the partition of a record."""
-        ((partition, _),) = self.by_partition([record]).items()
-        return partition
+        return int(next(iter(self.by_partition([record]))))
 
     async def aappend(
         self,
@@ -418,7 +416,7 @@ class Topic:
             partition = self._place(record)
         put = partial(append_record, record=record, sync=False, expected=expected, wait=False)
         placed = await self._put(partition, put)
-        await self._acknowledged(partition, placed.offset + 1, sync)
+        await self._acknowledged([AppendedRange(partition, placed.offset, 1)], sync)
         return placed
 
     async def aappend_many(
@@ -450,8 +448,7 @@ class Topic:
             if group:
                 put = partial(append_rows, rows=group, sync=False, expected=expected, wait=False)
                 ranges.append(await self._put(at, put))
-        for placed in ranges:
-            await self._acknowledged(placed.partition, placed.offset + placed.count, sync)
+        await self._acknowledged(ranges, sync)
         return ranges
 
     async def _aput_sequenced(
@@ -459,7 +456,7 @@ class Topic:
     ) -> list[AppendedRange]:
         put = partial(append_sequenced, records=rows, source=source, sync=False, wait=False)
         ranges = await self._put(partition, put)
-        await self._acknowledged(partition, ranges[-1].offset + ranges[-1].count, sync)
+        await self._acknowledged(ranges[-1:], sync)
         return ranges
 
     async def _put(self, partition: int, put: Callable[[PartitionWriter], T]) -> T:
@@ -486,10 +483,18 @@ class Topic:
             raise InvalidArgumentError(f"{argument} is about one partition; pass partition= too")
         return check_number("partition", partition or 0)
 
-    async def _acknowledged(self, partition: int, end: int, sync: bool) -> None:
-        completion = self._writer(partition).acknowledgement(end, sync)
-        if completion is not None:
-            await reading.done(completion, lambda: self._on(partition, _durable, end))
+    async def _acknowledged(self, ranges: list[AppendedRange], sync: bool) -> None:
+        """Wait for the disk, for all partitions at the same time."""
+        ends = [(placed.partition, placed.offset + placed.count) for placed in ranges]
+        waits = [(*at, self._writer(at[0]).acknowledgement(at[1], sync)) for at in ends]
+        try:
+            for at, end, completion in waits:
+                if completion is not None:
+                    await reading.done(completion, partial(self._on, at, _durable, end))
+        finally:
+            for *_, completion in waits:
+                if completion is not None:
+                    completion.cancel()
 
     def append_batches(
         self,

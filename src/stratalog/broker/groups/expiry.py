@@ -25,6 +25,7 @@ from stratalog.store.groups.offsets import (
     forget_records,
     offsets_in,
 )
+from stratalog.store.internal_topic import for_coordinator
 from stratalog.wire.messages import codec
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Expiry:
     def _expire(self, number: int, facts: Mapping[str, Facts]) -> set[str]:
         """Delete what is expired in a partition; return the groups that have offsets left."""
         store = self._broker.store
-        topic = store.topic(OFFSETS_TOPIC)
+        topic = for_coordinator(store.topic(OFFSETS_TOPIC))
         retention_ms = self._broker.limits.offsets_retention_minutes * 60_000
         left: set[str] = set()
         for _ in range(TRIES):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from stratalog import locks
 from stratalog.errors import (
     ClosedError,
+    ConcurrentUseError,
     GroupInUseError,
     InvalidArgumentError,
     OffsetOutOfRangeError,
@@ -203,7 +204,9 @@ def _wake(members: Sequence[_Member]) -> None:
 
 
 class Consumer:
-    """A consumer of a group: loop over it, or call `poll`. One thread uses it; any thread may `close` it.
+    """A consumer of a group: loop over it, or call `poll`. Any thread may `close` it.
+
+    It is for one thread at a time: a second one gets `ConcurrentUseError`.
 
     Made by `Store.consumer`. Use it in a ``with`` block.
     """
@@ -235,6 +238,7 @@ class Consumer:
         for name in self.topics:
             store.topic(name)
             pack_key(self.group, name, 0)  # a name that cannot be kept
+        self.one_thread = locks.OneThread(f"a consumer of {self.group}")
         self._store = store
         self._groups = groups
         self._reset = reset
@@ -285,6 +289,8 @@ class Consumer:
             try:
                 found = self.poll(1)
                 record = found[0] if found else None
+            except ConcurrentUseError:
+                raise  # the other thread goes on
             except BaseException:
                 self._take_back()
                 raise
@@ -292,6 +298,7 @@ class Consumer:
                 return
             yield record
 
+    @locks.for_one_thread
     def poll(self, max_records: int = 500, timeout_s: float | None = None) -> list[Record]:
         """Return the next records; an empty list after ``timeout_s`` or if the consumer is closed.
 
@@ -463,6 +470,7 @@ class Consumer:
         """The partitions that this consumer reads now."""
         return set(self._parts)
 
+    @locks.for_one_thread
     def position(self, topic: str, partition: int = 0) -> int:
         """Return the offset of the next record to deliver from a partition of this consumer."""
         self._begin_if_new()
@@ -479,17 +487,20 @@ class Consumer:
         found = self._groups.offsets.committed(self.group, *at)
         return None if found is None else found.offset
 
+    @locks.for_one_thread
     def lag(self) -> dict[TopicPartition, int]:
         """Return the number of offsets not yet delivered, for each partition of this consumer."""
         self._begin_if_new()
         return {at: max(0, self._end_of(at) - position) for at, position in sorted(self._positions.items())}
 
+    @locks.for_one_thread
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Continue from ``offset``, which must be inside the log."""
         self._begin_if_new()
         at = self._owned(topic, partition)
         self._go(at, check_number("offset", offset))
 
+    @locks.for_one_thread
     def seek_to_time(self, moment: Moment, topic: str | None = None) -> None:
         """Continue in all partitions from the first record at or after a time, given as for `Topic.read`."""
         self._begin_if_new()
@@ -522,6 +533,7 @@ class Consumer:
 
     # -- committing ----------------------------------------------------------------------------------
 
+    @locks.for_one_thread
     def commit(self, record: Record | None = None, *, sync: bool = False) -> None:
         """Commit the position of every partition: all records delivered so far are processed.
 

@@ -21,6 +21,7 @@ from stratalog.errors import CorruptionError, InvalidArgumentError, UnstableOffs
 from stratalog.format import batch as batches
 from stratalog.log.read.fetch import Fetched
 from stratalog.model import Record
+from stratalog.store.internal_topic import for_coordinator
 from stratalog.wire import records as wire
 
 if TYPE_CHECKING:
@@ -291,9 +292,11 @@ class GroupOffsets:
 
     def topic_to_write(self) -> Topic:
         """Return the topic that offsets are committed to; create it when there is none."""
-        return self._topic() or self._store.create_topic(
-            OFFSETS_TOPIC, PARTITIONS, CONFIG, if_not_exists=True
-        )
+        found = self._topic()
+        if found is None:
+            made = self._store.create_topic(OFFSETS_TOPIC, PARTITIONS, CONFIG, if_not_exists=True)
+            found = for_coordinator(made)
+        return found
 
     @property
     def waits_for_disk(self) -> bool:
@@ -333,4 +336,4 @@ class GroupOffsets:
     def _topic(self) -> Topic | None:
         if OFFSETS_TOPIC not in self._store.partitions.entries:
             return None
-        return self._store.topic(OFFSETS_TOPIC)
+        return for_coordinator(self._store.topic(OFFSETS_TOPIC))

@@ -31,6 +31,7 @@ from stratalog import locks
 from stratalog.errors import CorruptionError, InvalidTxnStateError, NotFoundError, StratalogError, again
 from stratalog.format.batch import BatchHeader
 from stratalog.store.groups.offsets import partition_of
+from stratalog.store.internal_topic import for_coordinator
 from stratalog.store.transactions import state as states
 from stratalog.store.transactions.state import Status, TopicPartition, TransactionState
 
@@ -492,9 +493,10 @@ class Coordinator:
         self._write(states.complete(state, self._now_ms()), sync=False)
 
     def _write(self, state: TransactionState, *, sync: bool) -> None:
-        kept = self._topic() or self._store.create_topic(
-            TRANSACTIONS_TOPIC, PARTITIONS, CONFIG, if_not_exists=True
-        )
+        kept = self._topic()
+        if kept is None:
+            made = self._store.create_topic(TRANSACTIONS_TOPIC, PARTITIONS, CONFIG, if_not_exists=True)
+            kept = for_coordinator(made)
         partition = partition_of(state.id, kept.partitions)
         kept.append(states.pack(state), states.pack_key(state.id), partition=partition, sync=sync)
         self._states[state.id] = state
@@ -502,7 +504,7 @@ class Coordinator:
     def _topic(self) -> Topic | None:
         if TRANSACTIONS_TOPIC not in self._store.partitions.entries:
             return None
-        return self._store.topic(TRANSACTIONS_TOPIC)
+        return for_coordinator(self._store.topic(TRANSACTIONS_TOPIC))
 
     def _lock_of(self, transactional_id: str) -> threading.Lock:
         with self._lock:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from stratalog import locks
 from stratalog.errors import (
     InvalidArgumentError,
     InvalidProducerEpochError,
@@ -26,6 +27,7 @@ from stratalog.log.write.sequenced import Source
 from stratalog.model import Appended, AppendedRange, Header, Record
 from stratalog.store.groups import Consumer
 from stratalog.store.groups.offsets import OFFSETS_TOPIC, commit_records, partition_of
+from stratalog.store.internal_topic import check_writable, for_coordinator
 from stratalog.store.serde import SerializedTopic
 from stratalog.store.topic import Topic, name_of
 from stratalog.store.transactions.state import TopicPartition
@@ -38,10 +40,11 @@ class Transaction:
     """Records and committed offsets that readers with ``read_committed`` see together or not at all.
 
     Made by `Store.transaction`. Use it in a ``with`` block, which commits at its end and aborts on an
-    exception. One thread uses it at a time.
+    exception. It is for one thread at a time: a second one gets `ConcurrentUseError`.
     """
 
     def __init__(self, store: Store, transactional_id: str, timeout_ms: int, *, sync: bool) -> None:
+        self.one_thread = locks.OneThread(f"a transaction of {transactional_id!r}")
         self._store = store
         self._coordinator = store.transactions
         self._sync = sync
@@ -78,6 +81,7 @@ class Transaction:
         if self._outcome is None:
             self._outcome = committed
 
+    @locks.for_one_thread
     def append(
         self,
         topic: str | Topic | SerializedTopic,
@@ -95,10 +99,12 @@ class Transaction:
         stamp = None if timestamp is None else check_timestamp("timestamp", timestamp)
         if isinstance(topic, SerializedTopic):
             value, key = topic.serde.value(value), topic.serde.key(key)
+            topic = topic.topic
         name = name_of(topic, self._store.partitions)
-        (placed,) = self.append_many(name, [Record(value, key, headers, stamp)], partition=partition)
+        (placed,) = self.append_many(topic, [Record(value, key, headers, stamp)], partition=partition)
         return self._store.topic(name).appended(placed)
 
+    @locks.for_one_thread
     def append_many(
         self,
         topic: str | Topic | SerializedTopic,
@@ -111,7 +117,8 @@ class Transaction:
         if isinstance(topic, SerializedTopic):
             records = topic.serialized(records)
         name = name_of(topic, self._store.partitions)
-        target = self._store.topic(name)
+        target = topic if isinstance(topic, Topic) else self._store.topic(name)
+        check_writable(target)
         groups: dict[int, list[Record]] = {}
         rows = check_list("records", records, "records")
         if partition is not None:
@@ -135,7 +142,7 @@ class Transaction:
         sequence = self._sequences.get(at, 0)
         source = Source(self._state.producer_id, self._state.epoch, sequence, transactional=True)
         try:
-            (placed,) = self._store.topic(topic).append_from(source, partition, rows)
+            (placed,) = for_coordinator(self._store.topic(topic)).append_from(source, partition, rows)
             self._sequences[at] = sequence + len(rows)
         except InvalidArgumentError as error:
             if len(rows) > 1:
@@ -146,6 +153,7 @@ class Transaction:
             raise
         return placed
 
+    @locks.for_one_thread
     def commit_offsets(
         self, group: str | Consumer, offsets: Mapping[TopicPartition, int] | None = None
     ) -> None:
@@ -178,6 +186,7 @@ class Transaction:
         commit_records(group, wanted, 0)  # names that cannot be kept
         self._offsets.setdefault(group, {}).update(wanted)
 
+    @locks.for_one_thread
     def commit(self) -> None:
         """Make everything visible. After an error or an interrupt `committed` tells the result."""
         self._check_open()
@@ -205,7 +214,7 @@ class Transaction:
                 consumer.forget_committed()
 
     def abort(self) -> None:
-        """Discard the transaction. A fenced transaction is already aborted."""
+        """Discard the transaction. A fenced transaction is already aborted. Any thread may call it."""
         if self._ended:
             return
         self._ended = True
