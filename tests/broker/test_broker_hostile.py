@@ -19,6 +19,7 @@ from stratalog import Broker, Record, Store
 from stratalog.broker.codes import Code
 from stratalog.broker.fetch import _Fetch
 from stratalog.broker.loop import EventLoop
+from stratalog.errors import InvalidArgumentError
 from stratalog.format.batch import encode_records
 from stratalog.wire.messages import codec
 from tests.broker.test_broker_bytes import (
@@ -86,6 +87,22 @@ def test_a_broker_that_was_never_started_gives_its_port_back(store: Store) -> No
     broker.stop()
     with stratalog.serve(store, port=broker.address.port) as again, client(again) as wire:
         assert wire.ask("ApiVersions", 3).error_code == 0
+
+
+def test_a_store_has_one_broker_at_a_time(store: Store) -> None:
+    """Each of two would be the coordinator of every group, and give its partitions to its own members."""
+    with stratalog.serve(store) as broker:
+        with pytest.raises(InvalidArgumentError, match="another broker serves this store"):
+            stratalog.serve(store)
+        port = broker.address.port
+        with client(broker) as wire:
+            assert wire.ask("ApiVersions", 3).error_code == 0
+    with stratalog.serve(store, port=port) as broker, client(broker) as wire:
+        assert wire.ask("ApiVersions", 3).error_code == 0
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        stratalog.serve(store, port=taken.getsockname()[1])
+    with stratalog.serve(store) as broker:
+        assert broker.bootstrap_servers
 
 
 def test_a_stop_sends_the_answer_that_is_on_its_way(store: Store) -> None:

@@ -260,6 +260,8 @@ class Broker:
         known, chosen = sorted(ASSIGNORS), limits.group_consumer_assignors
         if not chosen or not set(chosen) <= set(known):
             raise InvalidArgumentError(f"group_consumer_assignors: expected some of {known}, got {chosen!r}")
+        if not store.groups.begin_serving():
+            raise InvalidArgumentError("another broker serves this store: stop it first")
         self.store = store
         self.limits = limits
         self.auto_create_topics = auto_create_topics
@@ -288,6 +290,7 @@ class Broker:
         except BaseException:
             self.pool.shutdown(wait=False)
             self.loop.close()
+            store.groups.end_serving()
             raise
         self._listener.setblocking(False)
         self.address = Address(host, self._listener.getsockname()[1])
@@ -332,6 +335,7 @@ class Broker:
             self.pool.shutdown(wait=True)
             self._mover.shutdown(wait=True, cancel_futures=True)
             self.loop.close()
+            self.store.groups.end_serving()
 
     def stop(self) -> None:
         """Accept nobody, finish requests at hand, and end `run`. Any thread may call it, also twice."""

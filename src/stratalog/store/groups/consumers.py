@@ -111,6 +111,7 @@ class Groups:
         self._owners: dict[str, dict[TopicPartition, _Member]] = {}
         self._claimed: set[str] = set()
         """Groups that clients of a broker have."""
+        self._served = False
 
     def members(self, group: str) -> int:
         """Return how many consumers a group has here."""
@@ -121,6 +122,17 @@ class Groups:
         with self._lock:
             members = self._members.get(group, ())
             return frozenset(name for each in members if not each.gone for name in each.topics)
+
+    def begin_serving(self) -> bool:
+        """Take the groups for a broker; False if one has them: two would give out the same partitions."""
+        with self._lock:
+            free, self._served = not self._served, True
+            return free
+
+    def end_serving(self) -> None:
+        """Let another broker have the groups."""
+        with self._lock:
+            self._served = False
 
     def claim(self, group: str) -> bool:
         """Keep a group for clients of a broker; False if it has consumers here."""
