@@ -435,6 +435,25 @@ def test_committed_offsets_are_pending_until_the_end(wire: Wire, store: Store) -
         assert fetched_offset(wire, 9, require_stable=True) == (before.offset + commit, OK)
 
 
+def test_a_deleted_group_stays_deleted_when_a_transaction_commits_its_offsets(
+    wire: Wire, store: Store
+) -> None:
+    """Also one that has nothing but what is pending, and partitions that it had not committed before."""
+    made = Client(wire)
+    made.init()
+    for before in (False, True):
+        if before:
+            store.groups.offsets.commit("g", {("orders", 1): 3})
+        assert made.add_offsets() is OK
+        assert made.commit_offset(7) is OK
+        (deleted,) = wire.ask("DeleteGroups", 2, groups_names=["g"]).results
+        assert deleted.error_code == OK
+        assert made.end() is OK
+        assert store.groups.offsets.all() == {}
+    (deleted,) = wire.ask("DeleteGroups", 2, groups_names=["g"]).results
+    assert deleted.error_code == Code.GROUP_ID_NOT_FOUND
+
+
 def test_offsets_are_committed_by_members(wire: Wire, broker: Broker) -> None:
     made = Client(wire, 2)
     made.init()

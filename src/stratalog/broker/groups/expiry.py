@@ -186,7 +186,7 @@ def offset_delete(request: Request) -> None:
         return Code.NONE
 
     def work() -> tuple[Code, list[Any]]:
-        if group is None and body.group_id not in offsets.all():
+        if group is None and not offsets.has(body.group_id):
             return Code.GROUP_ID_NOT_FOUND, []
         codes = {
             (each.name, one.partition_index): code_at(each.name, one.partition_index)

@@ -104,11 +104,11 @@ def delete_groups(request: Request) -> None:
     groups.being_deleted.update(names)
 
     def work() -> dict[str, Code]:
-        committed, codes = offsets.all(), {}
+        committed, codes = offsets.places(), {}
         for name in names:
             codes[name] = Code.NON_EMPTY_GROUP if name in busy else Code.GROUP_ID_NOT_FOUND
             if name not in busy and name in committed:
-                offsets.forget(name, committed[name])
+                offsets.forget(name, dict.fromkeys(sorted(committed[name])))
                 codes[name] = Code.NONE
         return codes
 

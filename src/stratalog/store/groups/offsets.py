@@ -263,14 +263,20 @@ class GroupOffsets:
         ]
         return offsets_in(known)
 
+    def places(self) -> dict[str, set[TopicPartition]]:
+        """Return where every group committed something, by name, also in transactions that are open."""
+        found = {group: set(offsets) for group, offsets in self.all().items()}
+        kept = self._topic()
+        tails = [] if kept is None else [self._tail(kept, number) for number in range(kept.partitions)]
+        for named in (parse_key(key) for tail in tails for key in tail.pending):
+            if named is not None:
+                group, topic, partition = named
+                found.setdefault(group, set()).add((topic, partition))
+        return found
+
     def has(self, group: str) -> bool:
         """Return whether a group committed something, also in a transaction that is open."""
-        kept = self._topic()
-        if kept is None:
-            return False
-        pending = self._tail(kept, partition_of(group, kept.partitions)).pending
-        named = (parse_key(key) for key in pending)
-        return any(each is not None and each[0] == group for each in named) or group in self.all()
+        return group in self.places()
 
     def forget(self, group: str, offsets: Mapping[TopicPartition, object]) -> None:
         """Delete committed offsets of a group."""
@@ -280,15 +286,8 @@ class GroupOffsets:
 
     def forget_topic(self, topic: str) -> None:
         """Delete what groups committed for a topic that was deleted, also in transactions that are open."""
-        kept = self._topic()
-        if kept is None:
-            return
-        known = {(group, *at) for group, offsets in self.all().items() for at in offsets}
-        pending = [self._tail(kept, number).pending for number in range(kept.partitions)]
-        known.update(found for keys in pending for key in keys if (found := parse_key(key)) is not None)
-        for group, name, partition in sorted(known):
-            if name == topic:
-                self.forget(group, {(name, partition): None})
+        for group, places in sorted(self.places().items()):
+            self.forget(group, {at: None for at in sorted(places) if at[0] == topic})
 
     def topic_to_write(self) -> Topic:
         """Return the topic that offsets are committed to; create it when there is none."""
