@@ -105,6 +105,14 @@ def test_a_store_has_one_broker_at_a_time(store: Store) -> None:
         assert broker.bootstrap_servers
 
 
+@pytest.mark.parametrize("advertised", [None, ("0.0.0.0", 9092), ("::", 9092), ("logs.example.org", 0)])
+def test_clients_are_told_no_address_that_is_none(store: Store, advertised: tuple[str, int] | None) -> None:
+    with pytest.raises(InvalidArgumentError, match="clients cannot connect to .*advertised.listeners"):
+        stratalog.serve(store, "0.0.0.0", advertised=advertised)
+    with stratalog.serve(store, "0.0.0.0", advertised=("localhost", 9)) as broker:
+        assert broker.bootstrap_servers == "localhost:9"
+
+
 def test_a_stop_sends_the_answer_that_is_on_its_way(store: Store) -> None:
     topic = store.create_topic("orders")
     for _ in range(16):
@@ -171,7 +179,7 @@ def test_a_batch_of_no_transaction_does_not_hold_readers_up(wire: Wire, store: S
         base_offset=0, leader_epoch=0, now_ms=0, max_bytes=1 << 20,
         producer_id=7, producer_epoch=0, base_sequence=0, transactional=True,
     )  # fmt: skip
-    assert produced(wire, "orders", bytes(made.data)) == Code.INVALID_TXN_STATE
+    assert produced(wire, "orders", bytes(made.data)) == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     topic.append(b"b")
     assert [each.value for each in topic.read(isolation="read_committed")] == [b"b"]
 

@@ -37,6 +37,8 @@ from stratalog.wire.schema import Versions
 
 T = TypeVar("T")
 OFF_LOOP_THREADS = 4
+EVERYWHERE = ("", "0.0.0.0", "::")
+"""What a broker may listen on, but no client can connect to from elsewhere."""
 ACCEPT_AGAIN_S = 0.5
 """How long nobody is accepted after no file descriptor was left."""
 STOP_S = 5.0
@@ -260,6 +262,12 @@ class Broker:
         known, chosen = sorted(ASSIGNORS), limits.group_consumer_assignors
         if not chosen or not set(chosen) <= set(known):
             raise InvalidArgumentError(f"group_consumer_assignors: expected some of {known}, got {chosen!r}")
+        if (advertised or (host, 1))[0] in EVERYWHERE or (advertised and not advertised[1]):
+            told = "{}:{}".format(*(advertised or (host, port)))
+            raise InvalidArgumentError(
+                f"clients cannot connect to {told}: give the address that they are told"
+                " (advertised.listeners, --advertise HOST:PORT)"
+            )
         if not store.groups.begin_serving():
             raise InvalidArgumentError("another broker serves this store: stop it first")
         self.store = store
