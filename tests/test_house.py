@@ -20,7 +20,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 MAX_LINES = 1000
 MAX_MODULES = 15
 FOREIGN_PRIVATE = frozenset(
-    {"_exit", "_gateway", "_get_timestamp", "_getframe", "_jsc", "_jsparkSession", "_spark"}
+    {"_exit", "_gateway", "_get_timestamp", "_getframe", "_jsc", "_jsparkSession", "_jwrite", "_spark"}
 )
 """Private names of PySpark, os and sys for which they have no public one."""
 DOCUMENTED = frozenset({"_asdict", "_fields", "_make", "_replace", "_value_"})

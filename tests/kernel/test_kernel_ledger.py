@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.errors import StorageError
+from stratalog.fs import RealFileSystem
 from stratalog.kernel import IN_DOUBT, crc32c, encode_one, loader
 from stratalog.kernel import _ledger as current
 from stratalog.model import Appended
@@ -189,6 +193,45 @@ def test_an_appender_stops_where_it_must(module: ModuleType) -> None:
     assert not writer.appender.ready
     assert append(b"v", b"k", (), None) is None
     assert not writer.log
+
+
+@pytest.mark.parametrize("module", [current, INTERPRETED], ids=["current", "interpreted"])
+def test_an_appender_writes_to_the_descriptor_of_a_file(module: ModuleType, tmp_path: Path) -> None:
+    """What the descriptor does not take goes to the file's ``pwrite``: a closed one, a pipe, a full disk."""
+    writer = Caller(module)
+    with RealFileSystem().open(str(tmp_path / "log"), "x") as file:
+        writer.active.open_for_append = lambda: file
+        placed = [writer.appender.append(b"v%d" % at, b"k", (), None) for at in range(3)]
+        written = (tmp_path / "log").read_bytes()
+    assert placed == [(3, at, 7) for at in range(3)]
+    with pytest.raises(StorageError, match="the file is closed"):
+        writer.appender.append(b"v3", b"k", (), None)
+    assert writer.calls[-1][:2] == ("write_failed", True)
+
+    again, (read_end, write_end) = Caller(module), os.pipe()
+    again.active.open_for_append = lambda: SimpleNamespace(fd=write_end, pwrite=again.pwrite)
+    assert placed == [again.appender.append(b"v%d" % at, b"k", (), None) for at in range(3)]
+    os.close(read_end)
+    os.close(write_end)
+    assert written == again.log
+    with pytest.raises(OSError, match="full"):
+        again.appender.append(b"full", b"k", (), None)
+
+
+@pytest.mark.parametrize("module", [current, INTERPRETED], ids=["current", "interpreted"])
+def test_a_simple_append_is_left_to_the_writer_where_more_is_to_do(module: ModuleType) -> None:
+    writer = Caller(module)
+    append = writer.appender.append_simple
+    assert append(b"v", b"k", (), None) is None
+    writer.appender.renew(writer.ledger, False, 0, 0, 200, True, False, True)
+    assert append(b"v", b"k", (), None) == (3, 0, 7)
+    with pytest.raises(OSError, match="full"):
+        append(b"full", b"k", (), None)
+    assert not writer.held()
+    assert append(b"v", b"k", (), None) is None, "the write that failed is in doubt"
+    writer.appender.ready = False
+    assert append(b"v", b"k", (), None) is None
+    assert writer.ledger.next_offset == 1
 
 
 @given(batches)

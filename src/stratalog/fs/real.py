@@ -68,21 +68,22 @@ def _fallocate() -> Callable[[int, int, int, int], int] | None:
 class RealFile(OpenFile):
     """A descriptor and its path; see ``contract.File``."""
 
-    __slots__ = ("__weakref__", "_broken", "_fd", "_sync_lock", "path")
+    __slots__ = ("__weakref__", "_broken", "_sync_lock", "fd", "path")
 
     def __init__(self, path: str, fd: int, broken: _Broken) -> None:
         self.path = path
-        self._fd = fd
+        self.fd = fd
+        """-1 once the file is closed."""
         self._broken = broken
         self._sync_lock = threading.Lock()
 
     def pread(self, size: int, offset: int) -> bytes:
         try:
-            data = _pread(self._fd, size, offset)
+            data = _pread(self.fd, size, offset)
             if len(data) == size:
                 return data
             # Short: the end of the file, or more than the kernel moves in one call (2 GiB).
-            while data and (more := _pread(self._fd, size - len(data), offset + len(data))):
+            while data and (more := _pread(self.fd, size - len(data), offset + len(data))):
                 data += more
                 if len(data) == size:
                     break
@@ -95,7 +96,7 @@ class RealFile(OpenFile):
         done = 0
         try:
             while done < len(view):
-                count = os.preadv(self._fd, [view[done:]], offset + done)
+                count = os.preadv(self.fd, [view[done:]], offset + done)
                 if count == 0:
                     break
                 done += count
@@ -105,48 +106,48 @@ class RealFile(OpenFile):
 
     def pwrite(self, data: Buffer, offset: int) -> None:
         try:
-            written = _pwrite(self._fd, data, offset)
+            written = _pwrite(self.fd, data, offset)
             if written != len(data):
                 view = memoryview(data).cast("B")
                 while written < len(view):
-                    written += _pwrite(self._fd, view[written:], offset + written)
+                    written += _pwrite(self.fd, view[written:], offset + written)
         except OSError as error:
             raise self._error(error, "write") from error
 
     def truncate(self, size: int) -> None:
         try:
-            os.ftruncate(self._fd, size)
+            os.ftruncate(self.fd, size)
         except OSError as error:
             raise self._error(error, "truncate") from error
 
     def reserve(self, offset: int, size: int) -> bool:
         call = _fallocate()
-        return call is not None and bool(call(self._fd, _KEEP_SIZE, offset, size) == 0)
+        return call is not None and bool(call(self.fd, _KEEP_SIZE, offset, size) == 0)
 
     def sync(self) -> None:
         # One at a time: the kernel tells a failure once per descriptor, so of two threads syncing at the
         # same moment one would be told that all is well.
         with self._sync_lock:
-            if self._fd < 0:
+            if self.fd < 0:
                 raise self._error(os_error(errno.EBADF, self.path), "sync")
             if self._broken:
-                _refuse_broken(self._broken, self._fd, self.path)
+                _refuse_broken(self._broken, self.fd, self.path)
             try:
-                _datasync(self._fd)
+                _datasync(self.fd)
             except OSError as error:
-                raise _mark_broken(self._broken, self._fd, self.path, error) from error
+                raise _mark_broken(self._broken, self.fd, self.path, error) from error
 
     def size(self) -> int:
         try:
-            return os.fstat(self._fd).st_size
+            return os.fstat(self.fd).st_size
         except OSError as error:
             raise self._error(error, "stat") from error
 
     def fileno(self) -> int:
-        return self._fd
+        return self.fd
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
+        fd, self.fd = self.fd, -1
         if fd >= 0:
             try:
                 os.close(fd)
@@ -154,16 +155,16 @@ class RealFile(OpenFile):
                 raise storage_error(error, self.path, "close") from error
 
     def _error(self, error: OSError, action: str) -> Exception:
-        if self._fd < 0:
+        if self.fd < 0:
             return StorageError(f"{self.path}: cannot {action}: the file is closed")
         return storage_error(error, self.path, action)
 
     def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
+        if getattr(self, "fd", -1) >= 0:
             self.close()
 
     def __repr__(self) -> str:
-        return f"RealFile({self.path!r}, fd={self._fd})"
+        return f"RealFile({self.path!r}, fd={self.fd})"
 
 
 class RealFileSystem(ComposedOperations):

@@ -237,7 +237,11 @@ class Appender(Generic[T]):
         max_bytes: int,
         needs_key: bool,
         acks_wait: bool,
+        simple: bool = False,
     ) -> None: ...
+    def append_simple(
+        self, value: bytes | None, key: bytes | None, headers: Sequence[Header] | None, timestamp: int | None
+    ) -> T | None: ...
     def append(
         self, value: bytes | None, key: bytes | None, headers: Sequence[Header] | None, timestamp: int | None
     ) -> T | None: ...

@@ -45,6 +45,11 @@ cdef class Ledger:
         long long min_timestamp, long long max_timestamp
     )
 
+cdef class DirectWrite:
+    cdef object file
+
+    cpdef int write(self, bytes data, long long position) except -1
+
 cdef class Appender:
     cdef object writer
     cdef object lock
@@ -54,6 +59,7 @@ cdef class Appender:
     cdef object made
     cdef object partition
     cdef public bint ready
+    cdef bint simple
     cdef Ledger ledger
     cdef object pwrite
     cdef bint keyed

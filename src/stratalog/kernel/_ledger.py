@@ -19,6 +19,7 @@ from cython.cimports.stratalog.kernel.native import (
     native_init,
     stratalog_crc,
     stratalog_new_tuple,
+    stratalog_pwrite,
     stratalog_set_item,
 )
 
@@ -134,7 +135,10 @@ class Ledger:
         if size > max_bytes or not self.fits(size, offset, timestamp, now_ms):
             return -1
         self.in_doubt = True
-        pwrite(data, self.size)
+        if isinstance(pwrite, DirectWrite):
+            cython.cast(DirectWrite, pwrite).write(data, self.size)
+        else:
+            pwrite(data, self.size)
         return self.took(data, size, offset, offset, 1, timestamp, timestamp)
 
     def fits(self, size, last_offset, max_timestamp, now_ms):
@@ -178,6 +182,32 @@ class Ledger:
         return flags
 
 
+class DirectWrite:
+    """Positional writes to a file of the operating system, without a Python call for each.
+
+    The file is asked for its descriptor each time: once it is closed, that is -1. What one system call does
+    not write, or refuses, is left to the file's ``pwrite``: it goes on, or raises the error with its place.
+    """
+
+    def __init__(self, file):
+        self.file = file
+
+    def write(self, data, position):
+        """Write all of ``data``."""
+        fd: cython.int = self.file.fd
+        if cython.compiled and fd >= 0:
+            start: cython.pointer[cython.const[cython.uchar]]
+            size: cython.Py_ssize_t = PyBytes_GET_SIZE(data)
+            written: cython.longlong
+            start = cython.cast(cython.pointer[cython.const[cython.uchar]], PyBytes_AS_STRING(data))
+            with cython.nogil:
+                written = stratalog_pwrite(fd, start, size, position)
+            if written == size:
+                return 0
+        self.file.pwrite(data, position)
+        return 0
+
+
 class Appender:
     """Appends one record at a time under the partition's lock, with copies of what its writer knows.
 
@@ -196,9 +226,12 @@ class Appender:
         self.made = made
         self.partition = partition
         self.ready = False
+        self.simple = False
 
-    def renew(self, ledger, keyed, leader_epoch, timestamp_type, max_bytes, needs_key, acks_wait):
-        """Take the copies. Under the lock."""
+    def renew(
+        self, ledger, keyed, leader_epoch, timestamp_type, max_bytes, needs_key, acks_wait, simple=False
+    ):
+        """Take the copies. Under the lock. ``simple``: an append ends with its write, see `append_simple`."""
         self.ledger = ledger
         self.pwrite = None
         self.keyed = keyed
@@ -207,7 +240,21 @@ class Appender:
         self.max_bytes = max_bytes
         self.needs_key = needs_key
         self.acks_wait = acks_wait
+        self.simple = simple
         self.ready = True
+
+    def append_simple(self, value: object, key: object, headers: object, timestamp: object):
+        """Append one record to a log where nothing is left to do after the write; elsewhere return None."""
+        if not (self.ready and self.simple):
+            return None
+        if cython.compiled:
+            self.lock.acquire()
+            try:
+                return self._append(value, key, headers, timestamp) if self.simple else None
+            finally:
+                self.lock.release()
+        with self.lock:
+            return self._append(value, key, headers, timestamp) if self.simple else None
 
     def append(self, value: object, key: object, headers: object, timestamp: object):
         """Append one record; return where it is, or None when the log must be made usable first."""
@@ -236,7 +283,8 @@ class Appender:
         if key is None and self.needs_key:
             raise self.writer.admission.keyless()
         if self.pwrite is None:
-            self.pwrite = self.writer.active.open_for_append().pwrite
+            file: object = self.writer.active.open_for_append()
+            self.pwrite = DirectWrite(file) if isinstance(getattr(file, "fd", None), int) else file.pwrite
         try:
             due = ledger.append_one(
                 self.pwrite,

@@ -16,6 +16,9 @@
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
+#if !defined(_MSC_VER)
+#include <unistd.h>
+#endif
 #if defined(_MSC_VER)
 #include <intrin.h>
 #endif
@@ -334,6 +337,15 @@ static inline unsigned long long *stratalog_table_new(size_t words) {
 }
 
 static inline void stratalog_table_free(unsigned long long *table) { free(table); }
+
+/* One positional write; how many bytes it wrote, or less than 0. */
+static inline long long stratalog_pwrite(int fd, const unsigned char *data, size_t length, long long position) {
+#if defined(_MSC_VER)
+    return -1;
+#else
+    return pwrite(fd, data, length, position);
+#endif
+}
 
 /* A new instance of a tuple subclass, its items still empty; the caller fills every one of them.
  * Not tracked by the collector: the kernel puts only bytes, text, numbers and tuples of those inside. */

@@ -19,6 +19,7 @@ cdef extern from "native.h" nogil:
     void stratalog_prefetch(const void *data)
     unsigned long long *stratalog_table_new(size_t words)
     void stratalog_table_free(unsigned long long *table)
+    long long stratalog_pwrite(int fd, const unsigned char *data, size_t length, long long position)
 
 cdef extern from "native.h":
     object stratalog_new_tuple(object cls, Py_ssize_t size)

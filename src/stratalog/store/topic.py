@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from stratalog.store.catalog import State, TopicEntry, Views
     from stratalog.store.partitions import Partitions
 
-
 MAX_SCAN_THREADS = 1024
 MAX_NAME = 1024
 """Characters in the name of a producer."""
@@ -220,10 +219,10 @@ class Topic:
             return self._on(number, append_record, record, sync, expected)
         if only is not None and (partition is None or (partition == 0 and type(partition) is int)):
             try:
-                return only.append_one(value, key, headers, timestamp, sync)
+                placed = None if sync else only.append_simple(value, key, headers, timestamp)
+                return placed or only.append_one(value, key, headers, timestamp, sync)
             except ClosedError:
-                one = PartitionWriter.append_one
-                return self._again(only, one, value, key, headers, timestamp, sync)
+                return self._again(only, PartitionWriter.append_one, value, key, headers, timestamp, sync)
             except FileNotFoundError as error:
                 raise missing(only, error) from error
         if partition is None:
@@ -246,7 +245,8 @@ class Topic:
             writer: Any = writers[partition]
             if writer is not None:
                 try:
-                    return writer.append_one(value, key, headers, timestamp, sync)  # type: ignore[no-any-return]
+                    placed = None if sync else writer.append_simple(value, key, headers, timestamp)
+                    return placed or writer.append_one(value, key, headers, timestamp, sync)  # type: ignore[no-any-return]
                 except ClosedError:
                     one = PartitionWriter.append_one
                     return self._again(writer, one, value, key, headers, timestamp, sync)

@@ -29,7 +29,7 @@ from dataclasses import replace
 from typing import TypeVar, TypeVarTuple
 
 from stratalog import kernel, locks
-from stratalog.config import TopicConfig
+from stratalog.config import LONG_MAX, TopicConfig
 from stratalog.errors import (
     ClosedError,
     CorruptionError,
@@ -135,6 +135,8 @@ class PartitionWriter:
         """Waiters for the high watermark, the last stable offset and the synced end."""
         self._appender = Appender(self, self.lock, self._now_ms, self.ends, Appended, partition)
         """``ready`` when an append may go ahead: the log is usable, and a first write is prepared."""
+        self.append_simple = self._appender.append_simple
+        """Append one record where `append_one` would do nothing but write it; else return None."""
         self.apply_config(config)
         known = state.tail
         if state.recovered and known and not (self.acks_wait or known.read_past_high_watermark):
@@ -215,6 +217,7 @@ class PartitionWriter:
                     admission.max_batch_bytes,
                     admission.needs_key,
                     self.acks_wait,
+                    not self._codec and not self.acks_wait and self._flush_messages == LONG_MAX,
                 )
 
     def exclusively(self, act: Callable[[*Ts], T], *args: *Ts) -> T:
