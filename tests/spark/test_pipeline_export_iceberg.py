@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,22 @@ def test_a_table_holds_every_record_once(tmp_path: Path) -> None:
         connection.register("records", table.scan().to_arrow())
         count = connection.sql('select count(*), count(distinct (topic, partition, "offset")) from records')
         assert count.fetchall() == [(len(log_rows(log)),) * 2]
+
+
+def test_the_documented_code_opens_the_catalog(tmp_path: Path) -> None:
+    """By its name: SQLite catalogs keep it with every table."""
+    log, output = tmp_path / "log", tmp_path / "lake"
+    fill(log, 1)
+    run(log, output)
+    page = (Path(__file__).parents[2] / "docs" / "PIPELINES.md").read_text()
+    documented = re.search(r"```py\n(from pyiceberg.catalog import load_catalog\n.*?)```", page, re.DOTALL)
+    assert documented is not None
+    assert "/lake" in documented[1]
+    found: dict[str, Any] = {}
+    exec(documented[1].replace("/lake", str(output)), found)
+    assert table_rows(found["table"].scan().to_arrow()) == log_rows(log)
+    catalogs = found["catalog"], found["load_catalog"]("another", **found["catalog"].properties)
+    assert [each.list_namespaces() for each in catalogs] == [[("stratalog",)], []]
 
 
 def test_a_change_by_somebody_else_is_no_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
