@@ -5,10 +5,11 @@ value (a tombstone) has nulls. A value fits its column if the JSON has the colum
 number should be is a misfit, and so is a number that is out of range. What a record becomes depends on the
 record alone.
 
-A batch is parsed at once by Arrow. Only if something in it is wrong, Python's parser looks at its records and
-finds the values that do not fit, column by column. Arrow then parses the records again, each without the
-columns that do not fit it. So a misfit costs little more than a value that fits. Where the two parsers
-disagree (a field twice, half a surrogate pair), Arrow decides, record by record.
+A batch is parsed at once by Arrow. Only if something in it is wrong, its records are looked at. Most of them
+have only members that plainly fit, which a regular expression tells in a tenth of a parser's time. For the
+others Python's parser finds the values that do not fit, column by column. Arrow then parses the records
+again, each without the columns that do not fit it. So a misfit costs little more than a value that fits.
+Where the two parsers disagree (a field twice, half a surrogate pair), Arrow decides, record by record.
 """
 
 from __future__ import annotations
@@ -258,24 +259,22 @@ def _sort_out(texts: list[bytes], schema: pa.Schema, on_misfit: str) -> _Parsed:
     found = _Found(texts, schema)
     done = _Parsed(_nothing(schema), found.bad)
     done.misfits.update(at for columns in found.misfits.values() for at in columns)
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for row in range(len(texts)):
-        wrong = tuple(found.misfits.get(row, ()))
-        if row in done.bad:
-            continue
-        if wrong and not _kept(wrong, schema, on_misfit):
-            done.bad[row] = found.reason(row)
+    fitting = [row for row in range(len(texts)) if row not in found.misfits and row not in found.bad]
+    groups: dict[tuple[int, ...], list[int]] = {(): fitting} if fitting else {}
+    for row, columns in found.misfits.items():
+        if _kept(columns, schema, on_misfit):
+            groups.setdefault(tuple(columns), []).append(row)
         else:
-            groups.setdefault(wrong, []).append(row)
+            done.bad[row] = found.reason(row)
     pieces, order = [], []
-    for columns, rows in groups.items():
-        rest = pa.schema([each for at, each in enumerate(schema) if at not in columns])
+    for wrong, rows in groups.items():
+        rest = pa.schema([each for at, each in enumerate(schema) if at not in wrong])
         for own, part in _parse_parts(texts, rows, rest):
             if isinstance(part, str):
                 done.bad[own[0]] = part
                 continue
             members: Sequence[Mapping[str, str]] = [{}] * len(own)
-            if columns and on_misfit == "text":
+            if wrong and on_misfit == "text":
                 members = [_members(texts[row]) for row in own]
             pieces.append(_completed(part, schema, members))
             order += own
@@ -454,11 +453,13 @@ class _Found:
         """Rows with values that do not fit, and the columns of these values."""
         self._schema = schema
         self._decoder = _EXACTLY if _has_decimals(schema) else _PLAINLY
-        self._objects = [self._object(row, text) for row, text in enumerate(texts)]
+        plain = _plain(texts, schema)
+        rows = [row for row in range(len(texts)) if not plain[row]]
+        self._objects = {row: self._object(row, texts[row]) for row in rows}
         for at, each in enumerate(schema):
-            column = [one.get(each.name) for one in self._objects]
-            for row in _check_of(each.type).misfits(column):
-                self.misfits.setdefault(row, []).append(at)
+            column = [one.get(each.name) for one in self._objects.values()]
+            for place in _check_of(each.type).misfits(column):
+                self.misfits.setdefault(rows[place], []).append(at)
 
     def _object(self, row: int, text: bytes) -> Mapping[str, Any]:
         try:
@@ -557,6 +558,68 @@ def _check_of(kind: pa.DataType) -> _Check:
         return _Check(frozenset({int, Decimal, str}), lambda v: _fits_decimal(v, kind.precision, kind.scale))
     plain: dict[pa.DataType, set[type]] = {pa.bool_(): {bool}, pa.string(): {str}}
     return _Check(frozenset(plain.get(kind, {int, Decimal, float})), all_fit=lambda vs: True)
+
+
+# -- values that plainly fit -------------------------------------------------------------------------
+
+
+_S = "[ \\t\\n\\r]*"
+_DAY = (
+    "[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
+    "|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
+)
+_HOUR = "(?:[01][0-9]|2[0-3])"
+_TIME = rf"[T ]{_HOUR}:[0-5][0-9]:[0-5][0-9](?:\.[0-9]{{1,6}})?(?:Z|[+-]{_HOUR}:[0-5][0-9])?"
+_MOST_PATTERN = 20_000
+"""A longer pattern is not tried: every level of a schema doubles it."""
+
+
+def _plain(texts: list[bytes], schema: pa.Schema) -> Sequence[bool]:
+    """Tell which texts are objects whose members are of the schema and fit beyond doubt.
+
+    False says nothing: the member of another name, an escape in a text, or a number close to the limits.
+    """
+    pattern = _object_pattern(schema)
+    if len(pattern) > _MOST_PATTERN:
+        return [False] * len(texts)
+    try:
+        found = pa.array(texts, pa.binary()).cast(pa.string())
+        plain: list[bool] = pc.match_substring_regex(found, rf"\A{_S}{pattern}{_S}\z").to_pylist()
+    except pa.ArrowInvalid:  # one is not UTF-8
+        return [False] * len(texts)
+    return plain
+
+
+def _object_pattern(fields: Iterable[pa.Field]) -> str:
+    """Return a pattern for objects of these members, each of them plainly fitting or null."""
+    known = [each for each in fields if re.fullmatch("[A-Za-z0-9_]+", each.name)]
+    each = "|".join(f'"{one.name}"{_S}:{_S}(?:{_pattern(one.type)}|null)' for one in known)
+    return rf"\{{{_S}(?:(?:{each})(?:{_S},{_S}(?:{each}))*{_S})?\}}" if known else rf"\{{{_S}\}}"
+
+
+@cache
+def _pattern(kind: pa.DataType) -> str:
+    """Return a pattern for values that fit a type beyond doubt."""
+    if pa.types.is_struct(kind):
+        return _object_pattern(kind)
+    if pa.types.is_list(kind):
+        one = f"(?:{_pattern(kind.value_type)}|null)"
+        return rf"\[{_S}(?:{one}(?:{_S},{_S}{one})*{_S})?\]"
+    if pa.types.is_integer(kind):
+        return _digits({8: 2, 16: 4, 32: 9, 64: 18}[kind.bit_width])
+    if pa.types.is_decimal(kind):
+        fraction = rf"(?:\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
+        return _digits(kind.precision - kind.scale) + fraction
+    if pa.types.is_floating(kind):
+        return _digits(15) + r"(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?"
+    if _is_moment(kind):
+        return f'"{_DAY}"' if pa.types.is_date(kind) else f'"{_DAY}{_TIME}"'
+    return "true|false" if pa.types.is_boolean(kind) else r'"[^"\\\x00-\x1f\x7f]*"'
+
+
+def _digits(count: int) -> str:
+    """Return a pattern for whole numbers of up to so many digits."""
+    return f"-?(?:0|[1-9][0-9]{{0,{count - 1}}})" if count else "-?0"
 
 
 def _all_moments(texts: list[str], kind: pa.DataType) -> bool:
