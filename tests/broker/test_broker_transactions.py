@@ -625,6 +625,18 @@ def test_a_topic_that_is_deleted_does_not_keep_the_others(wire: Wire, store: Sto
     assert store["orders"].producers(0) == []
 
 
+def test_records_of_internal_topics_are_not_deleted(wire: Wire, store: Store) -> None:
+    """Also where their policy would allow it: a transaction that no record tells of stays open."""
+    Client(wire).init()
+    store.alter_topic(TRANSACTIONS_TOPIC, {"cleanup.policy": "compact,delete"})
+    made = codec("DeleteRecordsRequest")
+    topic, part = made.struct("DeleteRecordsTopic"), made.struct("DeleteRecordsPartition")
+    places = [topic(name=TRANSACTIONS_TOPIC, partitions=[part(partition_index=0, offset=-1)])]
+    (found,) = wire.ask("DeleteRecords", 2, topics=places, timeout_ms=1000).topics
+    assert found.partitions[0].error_code == Code.INVALID_TOPIC_EXCEPTION
+    assert store[TRANSACTIONS_TOPIC].log_start_offset(0) == 0
+
+
 def test_programs_and_clients_share_one_coordinator(wire: Wire, store: Store) -> None:
     made = Client(wire, 2)
     made.init()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stratalog.broker.codes import Code
-from stratalog.broker.metadata import wrong_epoch
+from stratalog.broker.metadata import INTERNAL, wrong_epoch
 from stratalog.errors import StratalogError
 from stratalog.log.read.list_offsets import OffsetSpec
 
@@ -92,6 +92,8 @@ def delete_records(request: Request) -> None:
 
     def delete(name: str, each: Any) -> Any:
         found = request.broker.store.topic(name)
+        if name in INTERNAL:  # whatever its policy: the coordinators read it from the start
+            return failed(each, Code.INVALID_TOPIC_EXCEPTION)
         if found.config.cleanup_policy == {"compact"}:
             return failed(each, Code.POLICY_VIOLATION)
         if each.offset < -1 or each.offset > found.high_watermark(each.partition_index):
