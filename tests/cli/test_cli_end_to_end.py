@@ -149,6 +149,8 @@ def test_reading_by_time(orders):
         "v2",
     ]
     assert orders.lines("read", "orders", "--from", "-1m") == []
+    assert orders.lines("read", "orders", "--since", "2026-01-01T00:08:00Z", "--until", "now") == ["v8", "v9"]
+    assert orders.lines("read", "orders", "--since", "-1m", "--until", "now") == []
     assert orders.lines("read", "orders", "--from", "2026-01-01", "--to", "now", "-n", "1") == ["v0"]
     both = orders.lines("read", "orders", "--to", "2026-01-01T00:01:00Z", "--json")
     assert both == orders.lines("read", "orders", "--to", "1", "--json")

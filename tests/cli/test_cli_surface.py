@@ -151,6 +151,24 @@ def test_wrong_command_lines_end_with_2(arguments):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["read", "t", "--limit", "x"], "'--limit' / '-n': must be a whole number, not 'x'"),
+        (["read", "t", "--limit", "1.5"], "must be a whole number, not '1.5'"),
+        (["read", "t", "--limit", "-1"], "must be at least 0, not '-1'"),
+        (["read", "t", "-p", "0", "-p", "a"], "must be a whole number, not 'a'"),
+        (["topic", "create", "t", "--partitions", "0"], "must be at least 1, not '0'"),
+        (["topic", "create", "t", "--partitions", "9999999999"], "must be at most 2147483647, not"),
+        (["dump", "--max-message-size", "x"], "must be a whole number, not 'x'"),
+    ],
+)
+def test_a_wrong_number_is_told_in_plain_words(arguments, told):
+    result = run(app, arguments)
+    assert result.exit_code == ExitCode.USAGE
+    assert told in result.stderr
+
+
+@pytest.mark.parametrize(
     "arguments", [["topic", "list"], ["read", "t"], ["append", "t"], ["verify"], ["log-dirs"], ["segments"]]
 )
 def test_a_mistyped_path_is_told_and_not_made(tmp_path, arguments):

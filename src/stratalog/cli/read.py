@@ -80,12 +80,12 @@ def read(
     from_: Annotated[
         str | None,
         opt(
-            "--from -o WHERE",
+            "--from --since -o WHERE",
             "earliest, latest, an offset, -5 (the last five of each partition), -10m, an ISO time or "
             "@epoch-ms. Default: earliest, or latest with --follow.",
         ),
     ] = None,
-    to: Annotated[str | None, opt("--to WHERE", "Where to stop (exclusive). Default: the end.")] = None,
+    to: Annotated[str | None, opt("--to --until WHERE", "Where to stop (exclusive). Default: the end.")] = None,
     partition: Annotated[
         list[int] | None, opt("--partition -p N", "Only this partition; repeatable.", min=0)
     ] = None,

@@ -56,7 +56,10 @@ TyperOption.display_type_rich = _type_shown  # type: ignore[assignment,method-as
 
 
 class _AsItIs:
-    """Takes a value that already has its type; Typer would load pydantic for it, which is slow."""
+    """Takes a value that already has its type, and whole numbers.
+
+    Typer would load pydantic for them, which is slow and explains a wrong number in a parser's words.
+    """
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         several = param.multiple or param.nargs == -1
@@ -65,7 +68,26 @@ class _AsItIs:
         kind, *_ = get_args(param.type_descriptor.annotation) or (param.type_descriptor.annotation,)
         if all(type(each) is kind for each in (value if several else (value,))):
             return value
+        if kind is int:
+            return [_whole(each, param, ctx) for each in value] if several else _whole(value, param, ctx)
         return _usual_conversion(param).coerce(value, param=param, ctx=ctx)
+
+
+def _whole(text: Any, param: Any, ctx: Any) -> int:
+    """Return a whole number within the limits of its option; a usage error says which one it breaks."""
+    limits = param.type_descriptor.parameter_info
+    try:
+        number = int(text)
+    except ValueError:
+        wrong = "must be a whole number"
+    else:
+        if limits.min is not None and number < limits.min:
+            wrong = f"must be at least {limits.min}"
+        elif limits.max is not None and number > limits.max:
+            wrong = f"must be at most {limits.max}"
+        else:
+            return number
+    raise typer.BadParameter(f"{wrong}, not {text!r}", ctx=ctx, param=param)
 
 
 _usual_conversion = TyperOption.get_runtime_param
