@@ -1,4 +1,4 @@
-"""What is shipped: the sdist, the README as an index shows it, the extras, the image and the unit."""
+"""What is shipped: the sdist, the README as an index shows it, the extras."""
 
 from __future__ import annotations
 
@@ -119,36 +119,3 @@ def test_every_extra_installs_what_is_imported():
             module = IMPORTED_AS.get(found := re.split(r"[<>=\[]", package)[0], found)
             used = re.search(rf"(import |from |needed\(\"){re.escape(module)}\b", source)
             assert used or module == "sqlalchemy", f"{name}: {package}"  # pyiceberg's catalog imports it
-
-
-def test_the_image_and_the_unit_run_a_command_that_exists():
-    image, unit = (
-        (ROOT / "Dockerfile").read_text(),
-        (ROOT / "deploy" / "stratalog-janitor.service").read_text(),
-    )
-    assert image.count("\nFROM ") == 2
-    assert "\nUSER stratalog\n" in image
-    assert 'CMD ["janitor", "--watch", "--every", "5m"]' in image
-    assert "stratalog janitor --watch --every 5m --json" in unit
-    from stratalog.cli.app import ORDER
-
-    assert {"janitor", "log-dirs", "serve"} <= set(ORDER)
-    served = (ROOT / "deploy" / "stratalog-broker.service").read_text()
-    assert "stratalog serve --config /etc/stratalog/server.properties --json" in served
-
-
-@pytest.mark.parametrize("name", UNITS)
-def test_systemd_accepts_the_unit(tmp_path, name):
-    tool = shutil.which("systemd-analyze")
-    if tool is None:
-        return  # systemd is not installed here
-    unit = (ROOT / "deploy" / name).read_text()
-    unit = unit.replace("/opt/stratalog/bin/stratalog", "/bin/true")
-    (tmp_path / name).write_text(unit)
-    done = subprocess.run(
-        [tool, "verify", str(tmp_path / name)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert f"{name}:" not in done.stderr
