@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -128,3 +129,9 @@ def test_what_is_wrong_on_the_command_line(tmp_path: Path) -> None:
         code, words = refused(*data)
     assert code != 0
     assert str(os.getpid()) in words, "the process that holds the store"
+    assert "one process at a time writes or serves a store" in words
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        host, port = taken.getsockname()
+        code, words = refused("--data", str(tmp_path / "other"), "--listen", f"{host}:{port}")
+    assert code == 2
+    assert f"cannot listen on {host}:{port}: address already in use; give another address" in words

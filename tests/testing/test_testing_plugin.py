@@ -161,7 +161,9 @@ def test_a_dropped_connection_with_and_without_the_effect(broker: LocalBroker, w
 
 
 def test_names_are_kafkas_and_a_wrong_one_is_told(broker: LocalBroker) -> None:
-    with pytest.raises(InvalidArgumentError, match="'Prodcue' is no API that this broker serves.*Produce"):
+    with pytest.raises(
+        InvalidArgumentError, match="'Prodcue' is no API that this broker serves; did you mean Produce"
+    ):
         broker.fail_next("Prodcue", "NOT_ENOUGH_REPLICAS")
     with pytest.raises(
         InvalidArgumentError, match="'OOPS' is no error of Kafka's; there are .*UNKNOWN_TOPIC_ID"

@@ -230,6 +230,18 @@ NEWEST = {"InitProducerId": 5, "AddPartitionsToTxn": 3}
 """Where Kafka's newest version is not stable yet, or is for brokers alone."""
 
 
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; InvalidArgumentError if the address is taken or not of this machine."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=512)
+    except OSError as error:
+        reason = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
+        raise InvalidArgumentError(
+            f"cannot listen on {host}:{port}: {reason}; give another address, or port 0 for a free one"
+        ) from error
+
+
 def _apis() -> dict[int, Api]:
     found = {}
     for name, (handle, low) in HANDLERS.items():
@@ -293,8 +305,7 @@ class Broker:
         self._stopping = False
         self._begun = False
         try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self._listener = socket.create_server((host, port), family=family, backlog=512)
+            self._listener = _listening(host, port)
         except BaseException:
             self.pool.shutdown(wait=False)
             self.loop.close()

@@ -53,8 +53,9 @@ $ stratalog verify
 `--from` and `--to` take `earliest`, `latest`, an offset (`1234`), the last N records of each partition
 (`-5`), a time ago (`-10m`, `-1h30m`, `-7d`), an ISO time (`2026-01-01`, `2026-01-01T12:00:00Z`; UTC without a
 zone), `now`, or `@` with epoch milliseconds. An offset means one partition: a topic with several also needs
-`--partition`. `--since` and `--until` are other names of them. Ranges include their start but not their end. A time range selects the records whose own
-timestamp is in it, regardless of the order in which they were appended.
+`--partition`. `--since` and `--until` are other names of the two. Ranges include their start but not their
+end. A time range selects the records whose own timestamp is in it, regardless of the order in which they
+were appended.
 
 ## Formats
 

@@ -85,7 +85,9 @@ def read(
             "@epoch-ms. Default: earliest, or latest with --follow.",
         ),
     ] = None,
-    to: Annotated[str | None, opt("--to --until WHERE", "Where to stop (exclusive). Default: the end.")] = None,
+    to: Annotated[
+        str | None, opt("--to --until WHERE", "Where to stop (exclusive). Default: the end.")
+    ] = None,
     partition: Annotated[
         list[int] | None, opt("--partition -p N", "Only this partition; repeatable.", min=0)
     ] = None,

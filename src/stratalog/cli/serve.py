@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratalog.cli.console import note, warnings
+from stratalog.cli.guard import hinting
 from stratalog.cli.lifecycle import stopped_by_sigterm
 from stratalog.cli.session import Session, command, opt
-from stratalog.errors import ConfigError, NotFoundError
+from stratalog.errors import ConfigError, NotFoundError, StoreLockedError
 
 if TYPE_CHECKING:
     from stratalog.broker.server import Address
@@ -75,6 +76,7 @@ def serve(
 
     with (
         warnings.service(),
+        hinting(StoreLockedError, "one process at a time writes or serves a store: stop that one first"),
         stopped_by_sigterm() as stopping,
         stratalog.open(
             session.paths, session.over_kept(settings.store), janitor=janitor, remember=False

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from stratalog.broker.metadata import find_topic
 from stratalog.broker.server import Api, Broker, Request
+from stratalog.config import suggest
 from stratalog.errors import InvalidArgumentError
 from stratalog.wire.messages import snake
 from stratalog.wire.schema import Struct, table
@@ -122,7 +123,8 @@ class Faults:
         name = self._check(api, times)
         if error not in ERRORS:
             raise InvalidArgumentError(
-                f"{error!r} is no error of Kafka's; there are {', '.join(sorted(ERRORS))}"
+                f"{error!r} is no error of Kafka's{suggest(error.upper(), ERRORS)}; there are"
+                f" {', '.join(sorted(ERRORS))}"
             )
         if (topic is not None or partition is not None) and not _has_topics(name):
             raise InvalidArgumentError(
@@ -154,7 +156,8 @@ class Faults:
     def _check(self, api: str, times: int | None) -> str:
         if api not in self._by_name:
             known = ", ".join(sorted(self._by_name))
-            raise InvalidArgumentError(f"{api!r} is no API that this broker serves; it serves {known}")
+            hint = suggest(api, self._by_name)
+            raise InvalidArgumentError(f"{api!r} is no API that this broker serves{hint}; it serves {known}")
         if times is not None and times < 1:
             raise InvalidArgumentError(f"times: expected 1 or more, or None for always, got {times!r}")
         return api
