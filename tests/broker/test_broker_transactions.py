@@ -679,15 +679,27 @@ def test_a_failed_end_is_tried_again(
 ) -> None:
     """A disk that is full under the decision or under a marker: the client hears that it may try again."""
     from stratalog.fs.real import RealFile
+    from stratalog.log.write.active import ActiveSegment
 
     write, failing = RealFile.pwrite, threading.Event()
+    opened = ActiveSegment.open_for_append
 
     def pwrite(file: RealFile, data: Any, offset: int) -> None:
         if failing.is_set() and f"/{full}" in file.path:
             raise OSError(28, "No space left on device")
         write(file, data, offset)
 
+    class Called:
+        """A file whose ``pwrite`` is called: the kernel would write to the descriptor itself."""
+
+        def __init__(self, segment: ActiveSegment) -> None:
+            self.pwrite = opened(segment).pwrite
+
+    def open_for_append(segment: ActiveSegment) -> Called:
+        return Called(segment)
+
     monkeypatch.setattr(RealFile, "pwrite", pwrite)
+    monkeypatch.setattr(ActiveSegment, "open_for_append", open_for_append)
     with (
         stratalog.open(tmp_path, background=False) as store,
         stratalog.serve(store) as broker,

@@ -295,6 +295,7 @@ def by_bytes(address: str) -> Iterator[Wire]:
 KILLED = """
 import os, signal, sys
 from stratalog.fs.real import RealFile
+from stratalog.log.write.active import ActiveSegment
 from stratalog.cli import main
 
 write, left, place = RealFile.pwrite, [int(sys.argv[1])], sys.argv[2]
@@ -306,6 +307,12 @@ def killing(file, data, offset):
         os.kill(os.getpid(), signal.SIGKILL)
     return write(file, data, offset)
 
+class Called:  # by the kernel, which would write to the descriptor itself
+    def __init__(self, file):
+        self.pwrite = file.pwrite
+
+opened = ActiveSegment.open_for_append
+ActiveSegment.open_for_append = lambda segment: Called(opened(segment))
 RealFile.pwrite = killing
 sys.argv = ["stratalog", *sys.argv[3:]]
 main()
