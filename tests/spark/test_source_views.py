@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.datasource import GreaterThanOrEqual
 
 import stratalog
 from stratalog import Record
+from stratalog.errors import CorruptionError
 from stratalog.log.read.reader import iter_chunks
+from stratalog.spark.schema import TOTALS_SCHEMA
 from tests.spark.direct import START_MS, UTC_EPOCH, append, fill, rows
 
 if TYPE_CHECKING:
@@ -87,7 +91,61 @@ def test_batches_around_a_segment_that_is_empty(tmp_path: Path) -> None:
     directory = tmp_path / "log" / "orders-0"
     for path in directory.glob(f"{10:020d}.*"):
         path.unlink()
-    (directory / f"{10:020d}.log").touch()
+    for suffix in ("log", "index", "timeindex"):
+        (directory / f"{10:020d}.{suffix}").touch()
     found = rows(tmp_path / "log", view="batches", subscribe="orders")
     assert sum(row["records"] for row in found) == 30
     assert sorted({row["segment"] for row in found}) == [0, 20, 30]
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"failOnDataLoss": "false"},
+    {"minPartitions": "4"},
+    {"minPartitions": "40"},
+    {"maxRecordsPerPartition": "10"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("view", ["records", "batches", "totals"])
+@pytest.mark.parametrize("how", ["removed", "log removed", "log emptied", "emptied, no sidecars"])
+def test_a_missing_segment_is_named(tmp_path: Path, how: str, view: str, options: dict[str, Any]) -> None:
+    """However the rest is cut into tasks."""
+    fill(tmp_path / "log", segments=4, records=10)
+    log = tmp_path / "log" / "orders-0" / f"{20:020d}.log"
+    for path in log.parent.glob(f"{log.stem}.*") if how in ("removed", "emptied, no sidecars") else [log]:
+        path.unlink()
+    if "emptied" in how:
+        log.touch()
+    named = re.escape(str(log)) + "( at byte 0|: offsets 20-29 are missing)"
+    schema = TOTALS_SCHEMA if view == "totals" else None
+    with pytest.raises(CorruptionError, match=named):
+        rows(tmp_path / "log", schema=schema, view=view, subscribe="orders", **options)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.parametrize("how", ["removed", "emptied"])
+def test_a_missing_segment_is_named_within_the_times_that_are_asked_for(
+    tmp_path: Path, how: str, parts: int
+) -> None:
+    fill(tmp_path / "log", segments=4, records=10)
+    log = tmp_path / "log" / "orders-0" / f"{20:020d}.log"
+    for path in log.parent.glob(f"{log.stem}.*"):
+        path.unlink()
+    if how == "emptied":
+        log.touch()
+    since = GreaterThanOrEqual(("timestamp",), UTC_EPOCH + dt.timedelta(milliseconds=START_MS + 5_000))
+    with pytest.raises(CorruptionError, match="offsets 20-29 are missing"):
+        rows(tmp_path / "log", [since], subscribe="orders", minPartitions=parts)
+
+
+def test_what_lies_around_a_missing_segment_is_found(tmp_path: Path) -> None:
+    fill(tmp_path / "log", segments=4, records=10)
+    for path in (tmp_path / "log" / "orders-0").glob(f"{20:020d}.*"):
+        path.unlink()
+    asked: dict[str, Any] = {"view": "batches", "subscribe": "orders"}
+    before = rows(tmp_path / "log", endingOffsets='{"orders":{"0":20}}', **asked)
+    behind = rows(tmp_path / "log", startingOffsets='{"orders":{"0":30}}', **asked)
+    assert [row["baseOffset"] for row in before] == [0, 10]
+    assert [row["baseOffset"] for row in behind] == [30, 40]

@@ -188,7 +188,10 @@ def _spans(view: LogView, extent: LogRange) -> Iterator[Span]:
         start, end = max(extent.start, segment.base_offset), extent.end
         if not segment.is_active and segment.next_offset is not None:
             end = min(end, segment.next_offset)
-        if start >= end or not segment.size:
+        if start >= end:
+            continue
+        if not segment.size:
+            yield Span(start, end, 0)  # a cleaner left it so, or its batches are lost: who reads it will know
             continue
         with or_gone(view, segment):
             plain = extent.since_ms is None and extent.until_ms is None
@@ -240,6 +243,8 @@ def _by_time(segment: Segment, start: int, end: int, since: int | None, until: i
             continue
         if not _outside(block.min_timestamp, block.max_timestamp, since, until):
             yield Span(max(start, block.first_offset), min(end, block.last_offset + 1), seal.block_size(at))
+    if seal.contiguous and max(start, seal.last_offset + 1) < end:
+        yield Span(max(start, seal.last_offset + 1), end, 0)  # missing: no time rules it out
 
 
 def _outside(oldest: int | None, newest: int | None, since: int | None, until: int | None) -> bool:

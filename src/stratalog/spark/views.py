@@ -1,8 +1,8 @@
 """Two looks at a log that decode no record: its segments, and its batches.
 
 ``segments`` comes from listings and sidecars, ``batches`` from batch headers: a large batch costs one small
-read, small ones are scanned by the kernel without their checksums. Nothing is verified here: reading the
-records, or `verify`, does that.
+read, small ones are scanned by the kernel without their checksums. Offsets that are missing are damage for
+``batches``, as for every way of reading; what checksums tell, reading the records does, or `verify`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from stratalog.errors import CorruptionError
 from stratalog.format import batch as batches
 from stratalog.format.batch import HEADER_SIZE, Stop
 from stratalog.format.codecs import CODEC_NAMES
-from stratalog.log.read.reader import MAX_RELISTS, or_gone, segment_index
+from stratalog.log.read.gaps import check_joined
+from stratalog.log.read.reader import Relists, or_gone, segments_between
 from stratalog.log.segment.segment import Segment
 from stratalog.spark.logs import Logs
 from stratalog.spark.offsets import Pair
@@ -98,31 +99,22 @@ def batch_rows(logs: Logs, part: LogRange, names: Sequence[str]) -> Iterator[pa.
 def _batches(logs: Logs, part: LogRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     view = logs.view(part.topic, part.partition)
     view.refresh()
-    at, relists = part.start, 0
+    at, relists = part.start, Relists(view)
     while at < part.end:
-        segments = view.segments()
         try:
-            for segment in segments[segment_index(segments, at) :] if segments else ():
-                if segment.base_offset >= part.end:
-                    return
-                end = part.end
-                if not segment.is_active and segment.next_offset is not None:
-                    end = min(end, segment.next_offset)
+            for segment, following, stop in segments_between(view.segments(), at, part.end):
                 with or_gone(view, segment):
-                    found = list(
-                        _headers(segment, at, end)
-                    )  # all before the first is used: it may be replaced
+                    # All before the first is used: it may be replaced, and what follows may be missing.
+                    found = list(_headers(segment, at, stop))
+                    check_joined(view, segment, following, at, part.end)
                 if not segment.is_active and view.replaced(segment):
                     raise FileNotFoundError(segment.path())
                 for table in found:
                     yield _to_arrow(table, segment, schema)
-                at = max(at, end)
+                at = max(at, stop)
             return
-        except FileNotFoundError:
-            relists += 1
-            if relists > MAX_RELISTS:
-                raise
-            view.refresh()
+        except FileNotFoundError as error:
+            relists.again(error, at)
 
 
 def _headers(segment: Segment, start: int, end: int) -> Iterator[array[int]]:
