@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,32 @@ def test_what_a_repair_cut_off_is_to_be_kept_until_the_cause_is_known(root: Path
     said = Shell(root)("lifecycle").stderr
     assert "1 .torn file, " in said
     assert "a repair cut off: keep them until you know the cause" in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("read", "t"),
+        ("read", "t", "--read-only"),
+        ("read", "t", "--out", "{beside}/t.parquet"),
+        ("clone", "{beside}/clone"),
+        ("export", "t", "{beside}/export"),
+        ("sql", "select count(*) from t"),
+    ],
+    ids=" ".join,
+)
+def test_a_missing_segment_in_the_middle_is_named(
+    root: Path, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    with stratalog.open(root, background=False) as store:
+        store.topic("t").roll()
+        store.topic("t").append(b"40")
+    for path in log(root, 20).parent.glob(f"{20:020d}.*"):
+        path.unlink()
+    command = [sys.executable, "-m", "stratalog", *(each.format(beside=tmp_path) for each in arguments)]
+    done = subprocess.run(
+        [*command, "--data", str(root)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 5, done.stderr
+    assert f"{log(root, 20)}: offsets 20-39 are missing" in done.stderr
+    assert "stratalog repair" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from stratalog.log.check.damage import Damage
 from stratalog.log.check.verify import VerifyReport, verify_partition
 from stratalog.log.context import LogContext
 from stratalog.log.read.follower import PartitionFollower
+from tests.store.test_door import make_batch
 
 DIRECTORY = "/data/t-0"
 FIRST, SECOND, ACTIVE = 0, 8, 16
@@ -302,6 +304,36 @@ def test_the_golden_logs_are_sound() -> None:
     for report in golden_reports():
         assert report.ok, report.damages
         assert report.segments
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_topic_is_sound_after_every_compaction_of_its_transactions(seed: int) -> None:
+    rng, fs = random.Random(seed), MemoryFileSystem()
+    settings = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": 0,
+        "cleaner.min.segment.age.ms": 0,
+        "key.index.enable": True,
+    }
+    sequences = dict.fromkeys(range(3), 0)
+    with stratalog.open("/data", fs=fs, background=False) as store:
+        topic = store.create_topic("t", config=settings)
+        for _ in range(4):
+            for _ in range(5):
+                producer, values = rng.randrange(3), [b"v"] * rng.randint(1, 3)
+                at, key = sequences[producer], b"k%d" % rng.randrange(3)
+                options = {"producer_id": producer, "epoch": 0, "sequence": at}
+                topic.append_batches(0, make_batch(values, transactional=True, key=key, **options))
+                sequences[producer] += len(values)
+                if rng.random() < 0.7:
+                    commit = rng.random() < 0.5
+                    topic.end_transaction(0, producer_id=producer, producer_epoch=0, commit=commit)
+            topic.roll()
+            store.compact("t", force=True)
+            assert stratalog.verify(store, "t").damages == ()
+        assert len(list(topic.read())) < sum(sequences.values()), "compacted"
+    with stratalog.open("/data", fs=fs, read_only=True) as store:
+        assert stratalog.verify(store).damages == ()
 
 
 GOLDEN = Path(__file__).parents[1] / "golden"

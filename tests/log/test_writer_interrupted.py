@@ -7,14 +7,16 @@ given out twice; the log is neither damaged nor read-only.
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable
 
 import pytest
 
 import stratalog
 from stratalog import Record, Store
-from stratalog.errors import StorageError
+from stratalog.errors import DiskFullError, StorageError
 from stratalog.fs import MemoryFileSystem
+from stratalog.log.write import writer
 from stratalog.store.lifecycle.reports import verify
 from stratalog.store.topic import Topic
 from tests.log.cut_short import CuttingFileSystem, When
@@ -81,8 +83,12 @@ def interrupted(
     at: int,
     when: When,
     error: Callable[[], BaseException] = KeyboardInterrupt,
+    names: list[str] | None = None,
 ) -> int:
-    """Interrupt ``work`` at one call and check what comes of it; return how many calls it makes."""
+    """Interrupt ``work`` at one call and check what comes of it; return how many calls it makes.
+
+    ``names`` takes the calls that were made.
+    """
     inner = MemoryFileSystem()
     fs = CuttingFileSystem(inner)
     done: Acknowledged = {}
@@ -96,6 +102,8 @@ def interrupted(
     except (KeyboardInterrupt, MemoryError, StorageError, OSError):
         pass
     calls = fs.disarm()
+    if names is not None:
+        names += fs.names
     where = f"{fs.names[at] if at >= 0 else 'nothing'} ({when})"
     seen = check(topic, done)
     for number in range(3):
@@ -141,3 +149,34 @@ def test_an_unexpected_error_costs_no_offset(work: Callable[[Topic, Acknowledged
     calls = interrupted(work, -1, "before")
     for at in range(calls):
         interrupted(work, at, "before", lambda: FileNotFoundError(errno.ENOENT, "gone for a moment"))
+
+
+def appends_with_entries(topic: Topic, done: Acknowledged) -> None:
+    """Every one is newer than all before it, so that each has an entry in the time index too."""
+    now = int(time.time() * 1000)
+    for number in range(10):
+        value = b"indexed-%d" % number
+        done[topic.append(value, timestamp=now + (number + 1) * 60_000).offset] = value
+
+
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "MemoryError": MemoryError,
+    "gone": lambda: FileNotFoundError(errno.ENOENT, "gone for a moment"),
+    "EIO": lambda: StorageError("EIO"),
+    "full": lambda: DiskFullError("no room"),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("when", ["before", "half", "after"])
+def test_an_index_that_cannot_be_written_behind_costs_no_append(
+    monkeypatch: pytest.MonkeyPatch, when: When, error: str
+) -> None:
+    monkeypatch.setattr(writer, "WRITE_BEHIND_ENTRIES", 4)
+    names: list[str] = []
+    interrupted(appends_with_entries, -1, when, names=names)
+    behind = [at for at, name in enumerate(names) if name.endswith("index")]
+    assert {names[at].partition(" ")[0] for at in behind} == {"open", "pwrite"}
+    for at in behind:
+        interrupted(appends_with_entries, at, when, ERRORS[error])
