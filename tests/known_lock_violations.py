@@ -7,7 +7,4 @@ from stratalog.testing.locks import Known
 KNOWN = (
     # The object store under locks that appends or reads may need.
     Known("partition.maintenance", "NETWORK", "drop_local", "the archive is asked under maintenance"),
-    Known("tier.manifest", "FILES", "confirm", "the archive is asked under a lock that appends need"),
-    Known("tier.manifest", "SYNC", "confirm", "the archive is asked under a lock that appends need"),
-    Known("tier.manifest", "NETWORK", "confirm", "the archive is asked under a lock that appends need"),
 )
