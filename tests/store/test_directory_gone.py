@@ -151,3 +151,24 @@ def test_a_file_that_is_gone_is_named(store: Store) -> None:
     path.unlink()
     with pytest.raises(errors.StorageError, match=re.escape(str(path))):
         topic.append(b"x")
+
+
+def test_a_log_directory_that_vanishes_stops_its_own_partitions_only(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    with stratalog.open(paths, background=False) as made:
+        made.create_topic("t", 2).append_many([Record(b"0", key=b"%d" % at) for at in range(20)])
+    store = stratalog.open(paths, config={"log.retention.ms": -1}, background=False)
+    topic = store.topic("t")
+    lost, kept = (store.partitions.place("t", number)[0].path for number in (0, 1))
+    assert lost != kept
+    Path(lost).rename(tmp_path / "away")
+    end = topic.high_watermark(1)
+    assert topic.append(b"x", partition=1, sync=True).offset == end
+    with pytest.raises(errors.StorageError, match="is gone"):
+        topic.append(b"x", partition=0)
+    with pytest.raises(errors.StorageError):
+        store.close()
+    (tmp_path / "away").rename(lost)
+    with stratalog.open(paths, background=False) as again:
+        assert again.topic("t").high_watermark(1) == end + 1
+        assert again.topic("t").append(b"x", partition=0).offset == 20 - end

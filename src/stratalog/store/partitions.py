@@ -15,6 +15,7 @@ from stratalog.errors import (
     ClosedError,
     DiskFullError,
     ReadOnlyError,
+    StorageError,
     UnknownPartitionError,
     UnknownTopicError,
     again,
@@ -366,6 +367,10 @@ class Partitions:
             except Exception as error:  # noqa: BLE001 - raised when the rest is done
                 if isinstance(error, DiskFullError) and durable():
                     no_room.append(error)
+                elif isinstance(error, FileNotFoundError):
+                    gone = f"{error.filename or where} is gone, with its directory or alone: another program"
+                    again = "removed or unmounted it; put it back and open the store again"
+                    errors.append((where, StorageError(f"{gone} {again}")))
                 else:
                     errors.append((where, error))
                 return False

@@ -134,12 +134,13 @@ class SavedSettings:
     def mark_dirty(self, where: LogDir) -> None:
         """Before the first write to a directory; the settings file in it says that it is ours from now on.
 
-        The broker settings of this open are kept from here on, too.
+        The broker settings of this open are kept from here on, too; another directory that is gone or full
+        does not keep this one from being written.
         """
         if self._unsaved():
             with self._saving:
                 if self._unsaved():
-                    self._save(self.current.topics)
+                    self._save(self.current.topics, as_far_as_possible=True)
         if not where.has_settings:
             with self._saving:
                 where.write_settings(self.current)
