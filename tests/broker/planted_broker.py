@@ -158,6 +158,40 @@ def recovery_cuts_too_much(directory: Path) -> None:
             os.truncate(logs[-1], last)
 
 
+def aborted_forgotten(_: Path) -> None:
+    """Readers of committed records are not told which transactions were aborted."""
+    real = Topic.fetch
+
+    def fetch(self: Topic, *arguments: Any, **options: Any) -> Any:
+        found = real(self, *arguments, **options)
+        found.aborted = []
+        return found
+
+    Topic.fetch = fetch  # type: ignore[method-assign]
+
+
+def stable_offset_ignored(_: Path) -> None:
+    """Readers of committed records get everything, also of transactions that are open."""
+    real = Topic.fetch
+
+    def fetch(self: Topic, partition: int, offset: int, max_bytes: int, _: str, **options: Any) -> Any:
+        return real(self, partition, offset, max_bytes, "read_uncommitted", **options)
+
+    Topic.fetch = fetch  # type: ignore[method-assign, assignment]
+
+
+def marker_lost(_: Path) -> None:
+    """Every so often a commit is acknowledged and one of its partitions gets no marker."""
+    real, count = Topic.end_transaction, itertools.count(1)
+
+    def end_transaction(self: Topic, *arguments: Any, commit: bool, **options: Any) -> Any:
+        if commit and not self.name.startswith("_") and not next(count) % EVERY:
+            return None
+        return real(self, *arguments, commit=commit, **options)
+
+    Topic.end_transaction = end_transaction  # type: ignore[method-assign]
+
+
 PLANTED: dict[str, Callable[[Path], None]] = {
     each.__name__: each
     for each in (
@@ -168,6 +202,9 @@ PLANTED: dict[str, Callable[[Path], None]] = {
         commit_forgotten,
         high_watermark_beyond_the_data,
         recovery_cuts_too_much,
+        aborted_forgotten,
+        stable_offset_ignored,
+        marker_lost,
     )
 }
 

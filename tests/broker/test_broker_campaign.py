@@ -21,6 +21,9 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "commit_forgotten": ("forgotten commit",),
     "high_watermark_beyond_the_data": ("end beyond the data",),
     "recovery_cuts_too_much": ("inconsistent offset",),
+    "aborted_forgotten": ("aborted read",),
+    "stable_offset_ignored": ("precommitted read", "aborted read"),
+    "marker_lost": ("torn transaction",),
 }
 
 
