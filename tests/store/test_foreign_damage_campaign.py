@@ -17,6 +17,7 @@ import pytest
 import stratalog
 from stratalog.errors import FormatError, LogDirOfflineError, UnsupportedFormat
 from stratalog.format import batch as batches
+from stratalog.store.internal_topic import for_coordinator
 from stratalog.store.lifecycle.reports import verify
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "kafka-4.3.1" / "log-dir"
@@ -229,7 +230,7 @@ def test_damage_is_named_or_does_no_harm(name: str, seed: int, tmp_path: Path) -
         named = still_named or hidden or bool(report.damages or report.cuts)
         assert named or not lost, f"{done}: {lost} are missing and nothing says so"
         assert still_named or hidden or not synced, f"{done}: {synced} were synced, and are cut"
-        appended = topic.append(b"after", partition=partition, sync=True).offset
+        appended = for_coordinator(topic).append(b"after", partition=partition, sync=True).offset
         assert appended >= max([point, *(offset + 1 for offset in found)])
     with stratalog.open(root, background=False) as store:
         again = contents(store.topic(topic_name), partition)
