@@ -99,7 +99,10 @@ def test_a_store_has_one_broker_at_a_time(store: Store) -> None:
             assert wire.ask("ApiVersions", 3).error_code == 0
     with stratalog.serve(store, port=port) as broker, client(broker) as wire:
         assert wire.ask("ApiVersions", 3).error_code == 0
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(InvalidArgumentError, match="already in use"),
+    ):
         stratalog.serve(store, port=taken.getsockname()[1])
     with stratalog.serve(store) as broker:
         assert broker.bootstrap_servers

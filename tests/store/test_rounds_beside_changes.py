@@ -9,7 +9,7 @@ import pytest
 import stratalog
 from stratalog import Record, Store
 from stratalog.archive.objects import DirectoryObjects
-from stratalog.errors import ClosedError
+from stratalog.errors import UnknownTopicError
 from stratalog.fs import FileSystem, MemoryFileSystem
 from stratalog.store.lifecycle.reports import LifecycleReport
 from stratalog.testing.clock import ManualClock
@@ -92,7 +92,7 @@ def test_deletion_planned_for_a_topic_does_not_reach_the_next_one_of_its_name() 
         planned = store.partitions.writer("t", 0)
         store.delete_topic("t")
         filled(store, {})
-        with pytest.raises(ClosedError):
+        with pytest.raises(UnknownTopicError, match="was deleted"):
             store.partitions.delete_records_of(planned, 5)
         assert store.topic("t").log_start_offset(0) == 0
 

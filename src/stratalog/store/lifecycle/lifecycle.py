@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stratalog import locks
-from stratalog.errors import ClosedError, ConfigError, StratalogError
+from stratalog.errors import ClosedError, ConfigError, StratalogError, UnknownTopicError
 from stratalog.log.clean import CleanReport, DuplicateEstimates, clean
 from stratalog.log.context import logger
 from stratalog.log.policy.cleaning import Backoff, Cleanable, Effort
@@ -320,8 +320,8 @@ class _Work:
     def note(self, writer: View, what: str, error: Exception) -> None:
         """Note what went wrong; a partition that is closed in an open store is being moved or deleted."""
         registered = self._partitions.registry.view(writer.topic, writer.partition) is writer
-        moved = isinstance(error, ClosedError) or (isinstance(error, FileNotFoundError) and not registered)
-        if moved and self._partitions.closed is None:
+        gone = isinstance(error, FileNotFoundError | UnknownTopicError) and not registered
+        if (gone or isinstance(error, ClosedError)) and self._partitions.closed is None:
             self.busy(writer)
             return
         if isinstance(error, FileNotFoundError):
