@@ -368,9 +368,8 @@ class Partitions:
                 if isinstance(error, DiskFullError) and durable():
                     no_room.append(error)
                 elif isinstance(error, FileNotFoundError):
-                    gone = f"{error.filename or where} is gone, with its directory or alone: another program"
-                    again = "removed or unmounted it; put it back and open the store again"
-                    errors.append((where, StorageError(f"{gone} {again}")))
+                    gone = f"{error.filename or where} is gone: another program removed or unmounted it"
+                    errors.append((where, StorageError(f"{gone}; put it back and open the store again")))
                 else:
                     errors.append((where, error))
                 return False
