@@ -138,7 +138,7 @@ wheel: setup $(VENV)/.wheel ## an sdist, and a manylinux wheel for this Python, 
 	@rm -rf dist build/wheel
 	@$(VENV)/bin/uv build --quiet --no-build-isolation --python $(PY) --sdist --out-dir dist .
 	@$(VENV)/bin/uv build --quiet --no-build-isolation --python $(PY) --wheel --out-dir build/wheel dist/*.tar.gz
-	@PATH="$(abspath $(VENV)/bin):$$PATH" $(VENV)/bin/auditwheel --quiet repair --wheel-dir dist build/wheel/*.whl
+	@PATH="$(abspath $(VENV)/bin):$$PATH" $(VENV)/bin/auditwheel repair --wheel-dir dist build/wheel/*.whl
 	@ls dist
 
 lock: setup ## compile requirements/*.txt anew, with hashes; LOCKED=1 keeps the versions that are there
