@@ -118,7 +118,7 @@ class Faults:
         """Answer the next requests of an API with an error, without doing what they ask for.
 
         With a ``topic`` or ``partition`` only these fail, in the next requests that name them; the rest of
-        such a request is done. ``times=None`` means until `clear`.
+        such a request is done. ``times=None`` means until `clear_faults`.
         """
         name = self._check(api, times)
         if error not in ERRORS:
@@ -148,7 +148,7 @@ class Faults:
             raise InvalidArgumentError(f"when: expected 'before' or 'after', got {when!r}")
         self._add(name, _Fault("drop", times, when=when))
 
-    def clear(self) -> None:
+    def clear_faults(self) -> None:
         """Forget all faults; requests that wait go on now."""
         self._faults.clear()
         self._broker.loop.call_soon(self._go_on)
