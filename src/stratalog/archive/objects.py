@@ -99,15 +99,11 @@ class Objects(Protocol):
 
 def open_objects(url: str, fs: FileSystem, *, timeout_ms: int = 60_000, retries: int = 5) -> Objects:
     """Open the object store at ``url``: a path or ``file://`` is a directory, the rest is obstore's."""
-    from stratalog.archive.objects import DirectoryObjects
-
     if not url:
         raise ConfigError("log.archive.url: an archive needs a URL or a directory")
     path = directory_of(url)
     if path is not None:
         return DirectoryObjects(fs, path)
-    from stratalog.archive.objects import open_remote
-
     return open_remote(url, timeout_ms=timeout_ms, retries=retries)
 
 
@@ -171,11 +167,7 @@ class DirectoryObjects:
     def get_range(self, key: str, start: int, length: int) -> bytes:
         with self._errors(key), self._fs.open(self._path(key)) as file:
             data = file.pread(length, start)
-        if len(data) != length:
-            raise ArchiveError(
-                f"ends at byte {start + len(data)}, {start + length} wanted", url=self.url_of(key)
-            )
-        return data
+        return _whole(data, start, length, self.url_of(key))
 
     def put(self, key: str, data: Buffer) -> None:
         with self._errors(key):
@@ -322,6 +314,13 @@ class DirectoryObjects:
             raise ArchiveError(str(error), url=self.url_of(key)) from error
 
 
+def _whole(data: bytes, start: int, length: int, url: str) -> bytes:
+    """Return the bytes of a range; ArchiveError if there are fewer than were asked for."""
+    if len(data) != length:
+        raise ArchiveError(f"ends at byte {start + len(data)}, expected {start + length}", url=url)
+    return data
+
+
 def _sha256(data: Buffer) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -390,11 +389,7 @@ class RemoteObjects:
     def get_range(self, key: str, start: int, length: int) -> bytes:
         with self._errors(key):
             data = bytes(self._api.get_range(self._store, key, start=start, length=length))
-        if len(data) != length:
-            raise ArchiveError(
-                f"ends at byte {start + len(data)}, {start + length} wanted", url=self.url_of(key)
-            )
-        return data
+        return _whole(data, start, length, self.url_of(key))
 
     def put(self, key: str, data: Buffer) -> None:
         with self._errors(key):

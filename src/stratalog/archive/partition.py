@@ -126,16 +126,14 @@ class PartitionArchive:
             if progress is not None:
                 progress(done, total)
 
-    def download(
-        self, entry: SegmentEntry, directory: str, *, suffix: str = "", progress: Progress | None = None
-    ) -> list[str]:
+    def download(self, entry: SegmentEntry, directory: str, *, progress: Progress | None = None) -> list[str]:
         """Write a segment's files into a directory, checked and synced; return their paths, the log's first.
 
         The caller must sync the directory.
         """
         fs, folder = self._tools.fs, self._folder(entry.name)
         total, done, paths = entry.stored_bytes, 0, []
-        log = f"{directory}/{entry.base_offset:020d}.log{suffix}"
+        log = f"{directory}/{entry.base_offset:020d}.log"
         with fs.open(log, "x") as file:
             position = 0
             for part in entry.parts():
@@ -151,7 +149,7 @@ class PartitionArchive:
             if stored is None:
                 continue
             offset = entry.next_offset if kind == "snapshot" else entry.base_offset
-            path = f"{directory}/{offset:020d}.{kind}{'' if kind == 'snapshot' else suffix}"
+            path = f"{directory}/{offset:020d}.{kind}"
             fs.write_file(path, read_back(self._objects, folder, stored), sync=True)
             paths.append(path)
             done += stored.size

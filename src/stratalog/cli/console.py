@@ -68,6 +68,13 @@ def number(count: int) -> str:
     return f"{count:,}" if is_terminal(sys.stdout) else str(count)
 
 
+def escaped(text: str) -> str:
+    """Return text with its control characters as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def show(table: Table) -> None:
     """Print a table on stdout."""
     if is_terminal(sys.stdout):

@@ -38,7 +38,7 @@ from stratalog.analysis.where import compile_where
 from stratalog.cli.analysis.files import ForceOption, OutOption, form_of, json_bytes, new_file, write_records
 from stratalog.cli.analysis.formats import Decoding, Formats, load, loader, with_text
 from stratalog.cli.check import damage_facts, lost_offsets
-from stratalog.cli.console import counted, is_terminal, progress
+from stratalog.cli.console import counted, escaped, is_terminal, progress
 from stratalog.cli.guard import ExitCode, WrongUsage, complain
 from stratalog.cli.session import Isolation, IsolationOption, Session, TopicArgument, command_anywhere, opt
 from stratalog.config.units import format_bytes, format_time, parse_time
@@ -509,7 +509,4 @@ def people_line(record: Record, color: bool = False) -> bytes:
 
 def printable(data: bytes) -> str:
     """Return text without control characters."""
-    text = data.decode("utf-8", "backslashreplace")
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return escaped(data.decode("utf-8", "backslashreplace"))

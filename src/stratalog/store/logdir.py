@@ -24,7 +24,7 @@ from stratalog.errors import (
 )
 from stratalog.format import checkpoints, metadata
 from stratalog.format import settings as settings_format
-from stratalog.format.metadata import MetaProperties
+from stratalog.format.metadata import CLEAN_SHUTDOWN, META_PROPERTIES, MetaProperties
 from stratalog.format.settings import MAX_PARTITIONS, Settings, newest
 from stratalog.fs import FileSystem, Lock
 from stratalog.fs.contract import is_shortage
@@ -41,9 +41,6 @@ from stratalog.log.names import (
 from stratalog.store.checkpoints import Checkpoints
 
 LOCK = ".lock"
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-META_PROPERTIES = "meta.properties"
-
 RESERVE = "stratalog.reserve"
 RESERVE_STEP = 4096
 """The reserve is zeros in whole steps of this size, at least one more than the settings take."""

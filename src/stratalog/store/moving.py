@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.read.reader import Isolation
     from stratalog.log.segment.segment import Segment
-    from stratalog.store.catalog import State, View
+    from stratalog.store.catalog import State
     from stratalog.store.partitions import Partitions
 
 

@@ -164,8 +164,8 @@ class Store:
         self._closing = locks.lock("closing")
         """Held while the store is closed, I/O and all; only `close` takes it."""
         self._released = False
+        """True when the locks, files and threads are given back, or belong to a forked child's parent."""
         self._close_failure: BaseException | None = None
-        """True when the locks, files and threads are given back, or are a forked child's parent's."""
         self._background: Background | None = None
         self._made_lifecycle: Lifecycle | None = None
         self._janitor: Janitor | None = None
@@ -717,8 +717,6 @@ class Store:
         self._check_writable()
         staged = check_all("files", files, StagedFile, "staged files")
         return self.journal.commit(Entry(query, batch, tuple(staged), job), progress)
-
-    # -- numbers ---------------------------------------------------------------------------------------
 
     # -- consumers -----------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from stratalog.analysis.packages import needed
 from stratalog.analysis.payloads import Payload, decoded, to_text
 from stratalog.cli.analysis.files import ForceOption, OutOption, arrow_writer, form_of, new_file
 from stratalog.cli.analysis.formats import Decoding
-from stratalog.cli.console import Table, counted, note, show
+from stratalog.cli.console import Table, counted, escaped, note, show
 from stratalog.cli.guard import WrongUsage
 from stratalog.cli.session import Isolation, IsolationOption, Session, arg, command, opt
 from stratalog.config.units import format_bytes, parse_time
@@ -349,6 +349,6 @@ def _show(reader: pa.RecordBatchReader) -> None:
 
 
 def _printable(value: Any) -> Any:
-    if not isinstance(value, str) or value.isprintable():
-        return value if isinstance(value, str | int) and not isinstance(value, bool) else str(value)
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in value)
+    if isinstance(value, str):
+        return escaped(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else str(value)

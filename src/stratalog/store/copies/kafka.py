@@ -53,7 +53,7 @@ from stratalog.errors import (
 )
 from stratalog.format import batch as batches
 from stratalog.format import checkpoints
-from stratalog.format.metadata import id_to_text, new_id
+from stratalog.format.metadata import CLEAN_SHUTDOWN, META_PROPERTIES, id_to_text, new_id
 from stratalog.fs import FileSystem
 from stratalog.log import names
 from stratalog.log.context import Clock, LogContext
@@ -270,9 +270,9 @@ def _check_dirs(fs: FileSystem, dirs: list[str], ours: list[str]) -> None:
             raise InvalidArgumentError(
                 f"{path} is the store itself; give the log directory of a Kafka broker"
             )
-        if not fs.exists(f"{path}/{logdir.META_PROPERTIES}"):
+        if not fs.exists(f"{path}/{META_PROPERTIES}"):
             raise NotFoundError(
-                f"{path} is not a log directory of a Kafka broker: it has no {logdir.META_PROPERTIES}; format"
+                f"{path} is not a log directory of a Kafka broker: it has no {META_PROPERTIES}; format"
                 " it and start the broker once"
             )
 
@@ -462,7 +462,7 @@ def _commit(
         checkpoints.log_start.update(starts)
         checkpoints.cleaner_offset.update({key: at for key, at in starts.items() if key[1] in gapped})
         with suppress(FileNotFoundError):
-            fs.remove(f"{path}/{logdir.CLEAN_SHUTDOWN}")
+            fs.remove(f"{path}/{CLEAN_SHUTDOWN}")
         fs.sync_dir(f"{path}/{STAGING}")
         fs.sync_dir(path)
     for path in dirs:

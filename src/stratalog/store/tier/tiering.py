@@ -41,6 +41,7 @@ from stratalog.errors import (
     StratalogError,
 )
 from stratalog.format import metadata
+from stratalog.format.metadata import META_PROPERTIES
 from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext
 from stratalog.log.names import ARCHIVE, partition_dir
@@ -49,7 +50,6 @@ from stratalog.log.read.follower import Cold, nothing_cold
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.admin.control import Progress
-from stratalog.store.logdir import META_PROPERTIES
 from stratalog.store.tier.tiers import (
     ANOTHER_ARCHIVE,
     ColdFollower,
@@ -60,10 +60,8 @@ from stratalog.store.tier.tiers import (
 )
 
 if TYPE_CHECKING:
-    from stratalog.archive import Archive
     from stratalog.archive.objects import Objects
     from stratalog.log.policy.preview import Step
-    from stratalog.log.write.writer import PartitionWriter
     from stratalog.store.catalog import TopicEntry, View
     from stratalog.store.partitions import Partitions
 
