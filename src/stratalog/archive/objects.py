@@ -246,7 +246,7 @@ class DirectoryObjects:
                 self._fs.write_atomic(path, data)
                 return
             except FileNotFoundError:
-                # Somebody tidied the directory away, empty as it was: make it again.
+                # Another process removed the directory because it was empty: create it again.
                 with self._mutex:
                     self._known_dirs.clear()
 
@@ -264,7 +264,7 @@ class DirectoryObjects:
         for made in reversed(missing):
             self._fs.sync_dir(posixpath.dirname(made) or "/")
         if not missing:
-            # Made by another process, perhaps a moment ago: what it did not live to sync, we do.
+            # Another process made it, perhaps just now, and may not have synced it.
             self._fs.sync_dir(posixpath.dirname(path) or "/")
         with self._mutex:
             self._known_dirs.add(path)
@@ -279,7 +279,7 @@ class DirectoryObjects:
                     return
                 self._fs.remove_dir(directory)
             except (FileNotFoundError, StorageError):
-                # Somebody puts something there, or tidies it too.
+                # Another process is using it, or removed it too.
                 return
             with self._mutex:
                 self._known_dirs.discard(directory)
@@ -296,7 +296,9 @@ class DirectoryObjects:
                 break
             except StoreLockedError as error:
                 if time.monotonic() > deadline:
-                    raise ArchiveError(f"its lock is held for long: {error}", url=self.url) from error
+                    raise ArchiveError(
+                        f"its lock was held for more than {LOCK_TIMEOUT_S:g} s: {error}", url=self.url
+                    ) from error
                 time.sleep(_PAUSE_S)
         try:
             yield

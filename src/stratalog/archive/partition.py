@@ -65,7 +65,7 @@ class PartitionArchive:
         self._key = f"{self.prefix}/{manifests.FILE_NAME}"
         self._lock = locks.rlock("archive.partition")
         self._busy: set[str] = set()
-        """Folders that are being filled: nobody's yet, and not to be swept."""
+        """Folders that are being filled: no manifest names them yet, and they must not be swept."""
         blank = (topic, topic_id, partition)
         self._manifest_object = ManifestObject(tools.objects, self._key, blank, tools.store_id, tools.session)
 
@@ -121,7 +121,8 @@ class PartitionArchive:
                 read_back(self._objects, self._folder(entry.name), each)
             except FileNotFoundError as error:
                 url = self._objects.url_of(f"{self._folder(entry.name)}/{each.name}")
-                raise ArchiveError("the manifest has it, the archive does not", url=url) from error
+                reason = "the manifest lists it, but the archive does not have it"
+                raise ArchiveError(reason, url=url) from error
             done += each.size
             if progress is not None:
                 progress(done, total)

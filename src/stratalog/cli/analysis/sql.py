@@ -205,7 +205,8 @@ def _explained(text: str, query: str, topics: list[str]) -> str:
             text += '; offset is a word of SQL: write "offset"'
     if "TimestampTZ to Microsecond" in text:
         text = (
-            "a record's timestamp is past the year 294246, the last that SQL knows: leave it out with --until"
+            "a record's timestamp is past the year 294246, the last that DuckDB supports: exclude it with"
+            " --until"
         )
     if "disabled by configuration" in text:
         text += "; --allow-files allows it"
