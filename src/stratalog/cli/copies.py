@@ -287,7 +287,7 @@ def graduate(
             config=session.config,
             progress=bar,
         )
-    notes = copy_notes(report.partitions) + [f"in the way: {problem}" for problem in report.problems]
+    notes = copy_notes(report.partitions) + [f"problem: {problem}" for problem in report.problems]
     notes += [f"- {line}" for line in report.operator if not report.problems]
     did, where = "would hand" if dry_run else "handed", ", ".join(report.log_dirs)
     count = report.patched_batches
