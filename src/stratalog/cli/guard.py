@@ -146,7 +146,7 @@ def set_debug(value: bool) -> None:
 
 
 def debugging() -> bool:
-    """True if ``--debug`` was given."""
+    """Return True if ``--debug`` was given."""
     return _debug
 
 
@@ -269,5 +269,5 @@ def _locked(error: errors.StoreLockedError) -> str:
 
 
 def _is_parsers(error: BaseException) -> bool:
-    """True for usage errors, ``Exit`` and ``Abort``, which the command-line parser handles itself."""
+    """Return True for usage errors, ``Exit`` and ``Abort``, which the command-line parser handles itself."""
     return any(base.__module__.partition(".")[0] in ("typer", "click") for base in type(error).__mro__)

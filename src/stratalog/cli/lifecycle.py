@@ -377,7 +377,7 @@ def _when(step: Step, report: LifecycleReport, now_ms: int) -> str:
 
 
 def _noted(step: Step, report: LifecycleReport) -> bool:
-    """True if a note says how far this partition came: a round goes on when one of them fails."""
+    """Return True if a note says how far this partition came: a round goes on when one of them fails."""
     name = f"{step.topic}-{step.partition}: "
     return any(line.startswith(name) for line in report.notes)
 

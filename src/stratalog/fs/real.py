@@ -232,7 +232,7 @@ class RealFileSystem(ComposedOperations):
                 else:
                     self.remove(child)
             except FileNotFoundError:
-                continue  # somebody else was faster; gone is what was asked for
+                continue  # another process was faster; the result is the same
         self.remove_dir(path)
 
     def sync_dir(self, path: str) -> None:

@@ -24,7 +24,7 @@ from stratalog.errors import (
 )
 from stratalog.format import checkpoints, metadata
 from stratalog.format import settings as settings_format
-from stratalog.format.metadata import MetaProperties
+from stratalog.format.metadata import CLEAN_SHUTDOWN, META_PROPERTIES, MetaProperties
 from stratalog.format.settings import MAX_PARTITIONS, Settings, newest
 from stratalog.fs import FileSystem, Lock
 from stratalog.fs.contract import is_shortage
@@ -41,9 +41,6 @@ from stratalog.log.names import (
 from stratalog.store.checkpoints import Checkpoints
 
 LOCK = ".lock"
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-META_PROPERTIES = "meta.properties"
-
 RESERVE = "stratalog.reserve"
 RESERVE_STEP = 4096
 """The reserve is zeros in whole steps of this size, at least one more than the settings take."""
@@ -126,7 +123,7 @@ class LogDir:
             above = os.path.dirname(above) or "."
 
     def announce(self, info: Mapping[str, object]) -> None:
-        """Say more about the holder, once its control socket is known."""
+        """Add facts about the holder to the lock, once its control socket is known."""
         if self._lock is not None:
             self._lock.update(info)
 
@@ -136,7 +133,7 @@ class LogDir:
             self._lock = None
 
     def read_state(self) -> None:
-        """How the last writer left the directory, and whether that was us."""
+        """Read how the last writer left the directory, and whether it was one of ours."""
         try:
             epoch = metadata.parse_clean_shutdown(self._fs.read_file(self.file(CLEAN_SHUTDOWN)))
         except FileNotFoundError:
@@ -150,7 +147,7 @@ class LogDir:
         self.foreign = epoch != OUR_BROKER_EPOCH
 
     def mark_dirty(self) -> None:
-        """Before the first write: from now on a stop is not clean until `mark_clean`."""
+        """Remove the clean-shutdown file before the first write: a stop is not clean until `mark_clean`."""
         with self._mutex:
             if self._marked_dirty:
                 return
@@ -162,7 +159,7 @@ class LogDir:
             self._marked_dirty = True
 
     def mark_clean(self) -> None:
-        """The very last write: everything else is on disk."""
+        """Write the clean-shutdown file, as the very last write: everything else is on disk."""
         with self._mutex:
             if self._marked_dirty:
                 self._fs.write_atomic(
@@ -178,7 +175,7 @@ class LogDir:
     # -- root files --------------------------------------------------------------------------------
 
     def ensure_meta_properties(self, cluster_id: str) -> str:
-        """The cluster id of the directory, written as ``cluster_id`` when it has none yet."""
+        """Return the cluster id of the directory, written as ``cluster_id`` when it has none yet."""
         try:
             known = metadata.parse_meta_properties(self._fs.read_file(self.file(META_PROPERTIES)))
             return known.cluster_id or cluster_id
@@ -336,8 +333,8 @@ class LogDir:
         """Raise StorageError if there is something under the name of a new partition."""
         if self._fs.exists(self.file(name)):
             raise StorageError(
-                f"{self.file(name)} is in the way of a new partition; move it to another place, or open the"
-                f" store again to have its topic back"
+                f"{self.file(name)} exists already, so a new partition cannot be created there: move it away,"
+                f" or open the store again to restore its topic"
             )
 
     def complete_partition(self, directory: str, topic_id: uuid.UUID) -> None:

@@ -1,6 +1,6 @@
 """From log directories to partitions: find them, create new ones, open each for writing.
 
-A start lists the directories, finishes creations and deletions that a crash cut short, and recovers every
+A start lists the directories, finishes creations and deletions that a crash interrupted, and recovers every
 partition. A partition that cannot be opened is offline by itself, with its reason; a disk that fails takes
 its directory offline. A partition that the settings know and no directory holds is offline: only partitions
 that the settings call unfinished are created.
@@ -210,7 +210,7 @@ class Opening:
         return True
 
     def _one_of(self, twin: tuple[LogDir, str] | None, found: tuple[LogDir, str]) -> tuple[LogDir, str]:
-        """A partition found twice: a move that a crash cut short left a mark on the old one."""
+        """Choose one of two directories of a partition: an interrupted move left a mark on the old one."""
         fs = self._context.fs
         if twin is None:
             return found
@@ -228,7 +228,7 @@ class Opening:
         )
 
     def finish_creations(self) -> None:
-        """Make what a crash kept `create_topic` from making: the settings are durable, so the topic is.
+        """Finish creations that a crash interrupted: the settings are durable, so the topic is.
 
         Only partitions that the settings call unfinished are made: any other that is not there is missing.
         """
@@ -456,7 +456,7 @@ class Opening:
         ]
 
     def warn_of_missing(self) -> None:
-        """Tell, once the store is open, which partitions no directory holds, and which directory may."""
+        """Warn, once the store is open, of partitions that no directory holds, and which directory may."""
         missing = [
             f"{entry.name}-{number}"
             for entry in self._registry.entries.values()
@@ -503,7 +503,7 @@ class Opening:
 
 
 def _remove(places: Mapping[int, Place]) -> None:
-    """Remove directories that were made in vain, as far as the disk allows."""
+    """Remove directories of a creation that failed, as far as the disk allows."""
     for where, directory in places.values():
         with suppress(StorageError, OSError):
             where.delete_partition(directory)

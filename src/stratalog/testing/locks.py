@@ -80,7 +80,7 @@ class Known(NamedTuple):
 
 
 class LockChecker:
-    """Makes checked locks, and remembers what was done wrong with them. Thread-safe."""
+    """Makes checked locks, and records violations of their rules. Thread-safe."""
 
     def __init__(self, known: Sequence[Known] = ()) -> None:
         self.violations: list[str] = []
