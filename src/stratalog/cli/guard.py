@@ -10,7 +10,9 @@ import contextlib
 import enum
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 import typer
@@ -223,6 +225,20 @@ def explain(error: BaseException) -> str:
         text = f"{error.filename}: {error.strerror}"
     hint = _hint(error)
     return f"{text} — {hint}" if hint else text
+
+
+@contextlib.contextmanager
+def stopped_by_sigterm() -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM sets: a service manager stops the janitor that way."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: event.set())
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -34,7 +32,7 @@ from stratalog.cli.console import (
     show_json,
     warnings,
 )
-from stratalog.cli.guard import ExitCode, WrongUsage
+from stratalog.cli.guard import ExitCode, WrongUsage, stopped_by_sigterm
 from stratalog.cli.session import (
     OptionalTopic,
     PartitionOption,
@@ -232,20 +230,6 @@ def _watch(session: Session, work: Round, every_s: float, *, only_looks: bool) -
                 stopping.wait(min(left_s, LOOK_EVERY_S))
                 clock = clock.observe(now_ms(), time.monotonic())
     raise typer.Exit(ExitCode.OK)
-
-
-@contextlib.contextmanager
-def stopped_by_sigterm() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM sets: a service manager stops the janitor that way."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: event.set())
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def now_ms() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -14,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratalog.cli.console import note, warnings
-from stratalog.cli.guard import hinting
-from stratalog.cli.lifecycle import stopped_by_sigterm
+from stratalog.cli.guard import hinting, stopped_by_sigterm
 from stratalog.cli.session import Session, command, opt
 from stratalog.errors import ConfigError, NotFoundError, StoreLockedError
 
@@ -62,6 +62,7 @@ def serve(
     no passwords: listen only where every client may do everything.
     """
     began_s = time.monotonic()
+    gc.disable()  # until it is ready: all that is made before stays
     session.refuse_read_only()
     settings = _settings(session, config)
     host, port = (
@@ -91,6 +92,8 @@ def serve(
             auto_create_topics=settings.auto_create_topics if auto_create is None else auto_create,
         ) as broker,
     ):
+        gc.freeze()  # the collector need not look at partitions while clients wait
+        gc.enable()
         ready_s = round(time.monotonic() - began_s, 3)
         facts = {"bootstrap_servers": broker.bootstrap_servers, "pid": os.getpid(), "ready_s": ready_s}
         if session.json:

@@ -276,9 +276,13 @@ class ComposedOperations:
         self.sync_dir(posixpath.dirname(path) or ".")
 
 
+PLAIN = (FileNotFoundError, FileExistsError, NotADirectoryError)
+"""Errors that are raised as they are, not ``from`` themselves: that is a cycle, which keeps frames alive."""
+
+
 def storage_error(error: OSError, path: str, action: str) -> Exception:
     """Return the error to raise ``from`` an OSError, by the rules of this contract (sync failures aside)."""
-    if isinstance(error, FileNotFoundError | FileExistsError | NotADirectoryError):
+    if isinstance(error, PLAIN):
         return error
     reason = os.strerror(error.errno) if error.errno else str(error)
     message = f"{path}: cannot {action}: {reason}"

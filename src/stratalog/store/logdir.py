@@ -10,7 +10,10 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
 from stratalog import locks
 from stratalog.errors import (
@@ -40,13 +43,28 @@ from stratalog.log.names import (
 )
 from stratalog.store.checkpoints import Checkpoints
 
+T = TypeVar("T")
+
 LOCK = ".lock"
 RESERVE = "stratalog.reserve"
 RESERVE_STEP = 4096
 """The reserve is zeros in whole steps of this size, at least one more than the settings take."""
 
+SYNCS_AT_ONCE = 8
+"""A disk takes several syncs together for little more than one; for a few, threads are not worth it."""
+
 OUR_BROKER_EPOCH = -1
 """What our clean-shutdown file says; a broker's is never negative."""
+
+
+def at_once(sync: Callable[[T], object], each: Collection[T]) -> None:
+    """Call ``sync`` with each, many of them in several threads; raise the first error when all have ended."""
+    if len(each) < 2 * SYNCS_AT_ONCE:
+        for one in each:
+            sync(one)
+        return
+    with ThreadPoolExecutor(SYNCS_AT_ONCE, thread_name_prefix="stratalog-sync") as pool:
+        list(pool.map(sync, each))
 
 
 class LogDir:
@@ -312,11 +330,7 @@ class LogDir:
                 for name, data in files.items():
                     self._fs.write_file(f"{future}/{name}", data, sync=False)
                 self._fs.open(f"{future}/{file_name(base_offset, 'log')}", "x").close()
-            for future in new.values():
-                for name in files:
-                    with self._fs.open(f"{future}/{name}") as file:
-                        file.sync()
-                self._fs.sync_dir(future)
+            at_once(partial(self._sync_new, files), new.values())
             for directory, future in new.items():
                 self._fs.rename(future, directory)
             self._fs.sync_dir(self.path)
@@ -328,6 +342,12 @@ class LogDir:
                     self.delete_partition(directory)
             raise
         return made
+
+    def _sync_new(self, files: Iterable[str], directory: str) -> None:
+        for name in files:
+            with self._fs.open(f"{directory}/{name}") as file:
+                file.sync()
+        self._fs.sync_dir(directory)
 
     def check_absent(self, name: str) -> None:
         """Raise StorageError if there is something under the name of a new partition."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from stratalog import locks
+from stratalog.config import TopicConfig
 from stratalog.errors import (
     ConfigError,
     DiskFullError,
@@ -64,6 +65,8 @@ class _Job(NamedTuple):
     new: bool = False
     reopened: bool = False
     at_start: bool = False
+    config: TopicConfig | None = None
+    """The topic's settings, where they were looked up for all of its partitions."""
 
 
 class Opening:
@@ -269,8 +272,16 @@ class Opening:
         """Open every partition for writing, several at a time."""
         self.finish_creations()
         jobs = [
-            _Job(entry, number, known.log_start.get(key) or 0, known.recovery_point.get(key), at_start=True)
+            _Job(
+                entry,
+                number,
+                known.log_start.get(key) or 0,
+                known.recovery_point.get(key),
+                at_start=True,
+                config=config,
+            )
             for entry in self._registry.entries.values()
+            for config in [self._usable_config(entry)]
             for number, (where, _) in entry.directories.items()
             if where.offline is None
             for key, known in [((entry.name, number), where.checkpoints)]
@@ -288,6 +299,13 @@ class Opening:
             if writer is not None:
                 opened.setdefault(job.entry.name, {})[job.partition] = writer
         self._registry.put_all((self._registry.entries[name], writers) for name, writers in opened.items())
+
+    def _usable_config(self, entry: TopicEntry) -> TopicConfig | None:
+        """Return a topic's settings; None if they are unusable, which takes each partition offline."""
+        try:
+            return entry.config(self._config)
+        except ConfigError:
+            return None
 
     def _open(self, job: _Job) -> PartitionWriter | None:
         """Open one partition; when it fails, take it offline and return None.
@@ -310,7 +328,7 @@ class Opening:
     def _open_writer(self, job: _Job) -> PartitionWriter:
         context, entry, partition = self._context, job.entry, job.partition
         where, directory = entry.directories[partition]
-        config = entry.config(self._config)
+        config = job.config or entry.config(self._config)
         how = OpenAs(
             # How the directory was found says nothing of what this store wrote, or failed to write, since.
             clean=job.new or (where.clean and not job.reopened),

@@ -28,7 +28,7 @@ from stratalog.store.background import Ticker
 from stratalog.store.catalog import Changes, Registry, TopicEntry
 from stratalog.store.checkpoints import bring_up_to_date
 from stratalog.store.lifecycle.claims import Claims
-from stratalog.store.logdir import LogDir, LogDirs
+from stratalog.store.logdir import LogDir, LogDirs, at_once
 from stratalog.store.moving import Moves, missing, or_missing
 from stratalog.store.opening import Opening
 from stratalog.store.settings import SavedSettings
@@ -377,13 +377,14 @@ class Partitions:
 
         finish("the settings", self.settings.settle)
         finish("removing deleted files", lambda: self.context.deletions.run(self.context, everything=True))
-        for entry in self.entries.values():
-            for partition, view in enumerate(self.registry.views(entry.name)):
-                if isinstance(view, PartitionWriter):
-                    broken = view.unusable is not None
-                    closed = finish(view.directory, partial(self._close, view), partial(_all_durable, view))
-                    if broken or not closed:
-                        failed.add(entry.directories[partition][0])
+
+        def close(writer: PartitionWriter) -> None:
+            broken = writer.unusable is not None
+            closed = finish(writer.directory, partial(self._close, writer), partial(_all_durable, writer))
+            if broken or not closed:
+                failed.add(self.entries[writer.topic].directories[writer.partition][0])
+
+        at_once(close, self.writers())
         for each in self.dirs.online():
             if dirty and not finish(each.path, partial(self._checkpoint, each)):
                 failed.add(each)
