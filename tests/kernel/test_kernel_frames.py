@@ -62,8 +62,9 @@ def test_a_request_of_one_partition_is_read_as_by_the_tables(
     data = frame(version, topic(version, part(records), name=name), client_id=client_id, acks=1)
     found = form.parse_produce(memoryview(bytearray(data)))
     assert found is not None
-    correlation, acks, told, partition, start, end = found
-    assert (correlation, acks, partition, data[start:end]) == (77, 1, 3, records)
+    told_version, correlation, acks, told, partition, start, end, count = found
+    assert (told_version, correlation, acks, partition) == (version, 77, 1, 3)
+    assert (data[start:end], count) == (records, 2)
     assert told == (TOPIC_ID if version >= 13 else name.encode())
 
 
@@ -108,7 +109,7 @@ def test_frames_that_are_cut_short_or_garbled_are_left_to_the_tables_or_read_ali
         body, end = REQUEST.decode(bytes(harmed), version, at)
         [each] = body.topic_data
         [one] = each.partition_data
-        correlation, acks, told, partition, start, stop = found
+        _, correlation, acks, told, partition, start, stop, _ = found
         assert end == len(harmed)
         assert body.transactional_id is None
         assert (correlation, acks) == (header.correlation_id, body.acks)

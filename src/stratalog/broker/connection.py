@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -16,6 +17,7 @@ from typing import Protocol
 from stratalog.broker.loop import READ, WRITE, EventLoop
 
 FIRST_BUFFER = 64 << 10
+_size_of = struct.Struct(">i").unpack_from
 LARGE_BUFFER = 4 << 20
 """A buffer that grew past this for a large request is given back after it."""
 
@@ -49,6 +51,7 @@ class Connection:
         self._loop = loop
         self._sock = sock
         self._fd = sock.fileno()
+        self._send, self._receive_into = sock.send, sock.recv_into
         self.peer = peer
         self._max_frame = max_frame
         self._handle = handle
@@ -80,7 +83,7 @@ class Connection:
         if parts and not (len(parts) == 1 and not self._out and self._sent(parts[0])):
             self._out.extend(parts)
             self._flush()
-        if self.open and not self._handling:
+        if self._have and self.open and not self._handling:
             self._take_frames()
 
     def _sent(self, part: Part) -> bool:
@@ -88,7 +91,7 @@ class Connection:
         if type(part) is not bytes or len(part) > FIRST_BUFFER:
             return False
         try:
-            sent = self._sock.send(part)
+            sent = self._send(part)
         except OSError:  # `_flush` finds it too, unless there is room by then
             return False
         if sent < len(part):
@@ -123,7 +126,7 @@ class Connection:
         if self._have == len(self._buffer):
             self._grow()
         try:
-            size = self._sock.recv_into(self._buffer[self._have :] if self._have else self._buffer)
+            size = self._receive_into(self._buffer[self._have :] if self._have else self._buffer)
         except BlockingIOError:
             return
         except OSError as error:
@@ -133,9 +136,10 @@ class Connection:
             self.close()
             return
         self._have += size
-        if not self.busy:
+        if self.busy:
+            self._watch()
+        else:
             self._take_frames()
-        self._watch()
 
     def _take_frames(self) -> None:
         """Handle every whole frame in the buffer until one has to wait."""
@@ -143,7 +147,7 @@ class Connection:
         self._handling = True
         try:
             while self.open and not self.busy and not self._out and self._have - at >= 4:
-                size = int.from_bytes(self._buffer[at : at + 4], "big", signed=True)
+                (size,) = _size_of(self._buffer, at)
                 if not 0 < size <= self._max_frame:
                     self.close(f"a frame of {size} bytes")
                     return

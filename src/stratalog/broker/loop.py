@@ -22,6 +22,7 @@ Ts = TypeVarTuple("Ts")
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 SWEEP = 1024
 """The least number of timers among which those that were taken back are looked for."""
+UNEXPECTED = "an unexpected error in the broker"
 
 _log = logging.getLogger("stratalog.broker")
 
@@ -55,6 +56,10 @@ class EventLoop:
         weakref.finalize(self, os.close, self._wake)
         self._stopped = False
         self._asleep = False
+        self.crowded = False
+        """Several are ready in this turn."""
+        self.turn_s = time.monotonic()
+        """When this turn began."""
         self.watch(self._wake, READ, self._woken)
 
     def watch(self, fd: int, events: int, act: Callable[[int], None]) -> None:
@@ -103,11 +108,15 @@ class EventLoop:
             self._asleep = True  # before calls are looked for: one that comes after that wakes
             found = self._epoll.poll(self._timeout_s())
             self._asleep = False
+            self.turn_s = now = time.monotonic()
+            self.crowded = len(found) > 1
             for fd, events in found:
                 act = self._ready.get(fd)
                 if act is not None:
-                    self.attempt(act, events)
-            now = time.monotonic()
+                    try:
+                        act(events)
+                    except Exception:  # noqa: BLE001 - as in `attempt`, without its call
+                        _log.exception(UNEXPECTED)
             while self._timers and self._timers[0][0] <= now:
                 timer = heapq.heappop(self._timers)[2]
                 if timer.act is not None:
@@ -140,4 +149,4 @@ class EventLoop:
         try:
             act(*args)
         except Exception:  # noqa: BLE001 - a mistake in one call must not end the others
-            _log.exception("an unexpected error in the broker")
+            _log.exception(UNEXPECTED)

@@ -43,7 +43,7 @@ class Syncs:
     def add(self, topic: Topic, partition: int, end: int, waiter: Waiter | None) -> None:
         """Sync a partition up to ``end`` when the turn is over, and tell ``waiter``."""
         if not self._wanted:
-            self._loop.at_end_of_turn(self._ask)
+            self._loop.at_end_of_turn(self.ask)
         key = topic.name, partition
         wanted = self._wanted.get(key)
         if wanted is None or wanted.topic.entry_id != topic.entry_id:  # deleted and made again in one turn
@@ -54,7 +54,8 @@ class Syncs:
         if waiter is not None:
             wanted.waiters.append(waiter)
 
-    def _ask(self) -> None:
+    def ask(self) -> None:
+        """Ask for what is wanted so far: the turn is over."""
         wanted, self._wanted = self._wanted, {}
         for each in wanted.values():
             self._ask_for(each)
