@@ -250,3 +250,28 @@ def test_without_acknowledgement_nothing_is_answered_and_an_error_closes(
         sock.sendall(frame(store, 8, "orders", 0, make_batch([b"c"])[:-1] + b"\1", acks=0))
         assert file.read(1) == b""
     assert topic.log_end_offset(0) == 2
+
+
+def test_requests_in_pieces_and_in_a_row_do_not_mix_between_clients(store: Store, broker: Broker) -> None:
+    """What one client sent in part waits while others are served through the buffer that all share."""
+    topic = store.create_topic("orders", config={"flush.messages": 1})
+    rng = random.Random(7)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connected(broker)) for _ in range(5)]
+        values = [[b"%d-%d" % (number, each) * 40 for each in range(30)] for number in range(5)]
+        left = [
+            b"".join(frame(store, 8, "orders", 0, make_batch([value])) for value in mine) for mine in values
+        ]
+        while any(left):
+            number = rng.randrange(5)
+            size = rng.randrange(1, 900)
+            clients[number][0].sendall(left[number][:size])
+            left[number] = left[number][size:]
+        for _, file in clients:
+            for _ in range(30):
+                part = file.read(int.from_bytes(file.read(4), "big"))
+                assert RESPONSE.decode(part, 8, 4)[0].responses[0].partition_responses[0].error_code == 0
+    found = [record.value for record in topic.read(0)]
+    assert sorted(found, key=repr) == sorted((each for mine in values for each in mine), key=repr)
+    for number, mine in enumerate(values):
+        assert [each for each in found if each is not None and each.startswith(b"%d-" % number)] == mine

@@ -20,6 +20,7 @@ from typing import TypeVarTuple
 
 Ts = TypeVarTuple("Ts")
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
+FIRST_BUFFER = 64 << 10
 SWEEP = 1024
 """The least number of timers among which those that were taken back are looked for."""
 UNEXPECTED = "an unexpected error in the broker"
@@ -56,6 +57,8 @@ class EventLoop:
         weakref.finalize(self, os.close, self._wake)
         self._stopped = False
         self._asleep = False
+        self.buffer = memoryview(bytearray(FIRST_BUFFER))
+        """Where connections receive what they handle at once."""
         self.crowded = False
         """Several are ready in this turn."""
         self.turn_s = time.monotonic()

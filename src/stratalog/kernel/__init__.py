@@ -63,6 +63,8 @@ from stratalog.kernel._wire import (  # noqa: E402
     encode_message,
     parse_produce,
     produce_answer,
+    receive,
+    send,
 )
 
 __all__ = [
@@ -111,7 +113,9 @@ __all__ = [
     "partition_for_key",
     "plan_run",
     "produce_answer",
+    "receive",
     "scan_batches",
+    "send",
     "sum_batches",
     "use_error",
     "walk_records",

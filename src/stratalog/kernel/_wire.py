@@ -7,13 +7,20 @@ A `WirePlan` is one struct in one version. Bytes may be anything: every length i
 nothing is made by a count alone, and structs nest as deep as their plans. What does not fit is a ValueError.
 """
 
+import os as _os
 import struct as _struct
 from array import array as _array
 
 import cython
-from cython.cimports.cpython.buffer import Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cython.cimports.cpython.buffer import (
+    Py_buffer,
+    PyBUF_SIMPLE,
+    PyBUF_WRITABLE,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
 from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
-from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.cimports.cpython.tuple import PyTuple_GET_ITEM
 from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
 from cython.cimports.stratalog.kernel.native import (
@@ -27,6 +34,8 @@ from cython.cimports.stratalog.kernel.native import (
     put32,
     put64,
     stratalog_new_tuple,
+    stratalog_receive,
+    stratalog_send,
     stratalog_set_item,
 )
 
@@ -503,6 +512,44 @@ def encode_message(plan: WirePlan, value, head=b"", framed=False, gaps=None):
         sink.raw(head)
     sink.write(plan, value)
     return sink.taken(framed)
+
+
+# -- sockets -------------------------------------------------------------------------------------------------
+#
+# Python's own methods give the interpreter away for each call. A call that never waits takes less time than
+# another thread needs to wake up for that, and to give it back.
+
+
+def receive(fd: cython.int, buffer, start: cython.Py_ssize_t):
+    """Receive what a socket has now into buffer[start:]; return the size, or minus an error's number."""
+    if start < 0 or start >= len(buffer):
+        raise ValueError("receive: no room")
+    if not cython.compiled:
+        try:
+            return _os.readv(fd, [memoryview(buffer)[start:]])
+        except OSError as error:
+            return -error.errno
+    got: cython.longlong
+    view = cython.declare(Py_buffer)
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_WRITABLE)
+    if view.len <= start:
+        PyBuffer_Release(cython.address(view))
+        raise ValueError("receive: no room")
+    got = stratalog_receive(fd, cython.cast(cython.p_uchar, view.buf) + start, view.len - start)
+    PyBuffer_Release(cython.address(view))
+    return got
+
+
+def send(fd: cython.int, data: bytes):
+    """Send what a socket takes now; return the size, or minus an error's number."""
+    if not cython.compiled:
+        try:
+            return _os.write(fd, data)
+        except OSError as error:
+            return -error.errno
+    src: cython.pointer[cython.const[cython.uchar]]
+    src = cython.cast(cython.pointer[cython.const[cython.uchar]], PyBytes_AS_STRING(data))
+    return stratalog_send(fd, src, PyBytes_GET_SIZE(data))
 
 
 # -- Produce requests of one partition, read and answered without tables: what a busy broker gets most -------
