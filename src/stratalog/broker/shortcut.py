@@ -112,7 +112,6 @@ class Shortcut:
         for (topic, _), requests in waiting.items():
             for at in range(0, len(requests), TOGETHER):
                 self._loop.attempt(self._append_together, requests[at : at + TOGETHER], topic, answers)
-        self._broker.syncs.ask()
         for connection, answer in answers:
             self._loop.attempt(connection.answer, answer)
 
