@@ -100,9 +100,9 @@ bench-broker: setup $(VENV)/.bench $(KAFKA) ## the broker beside a warm Kafka 4.
 	@tests/interop/need_jdk.sh maven
 	@$(PY) -m bench.broker $(BENCH)
 
-interop: setup $(VENV)/.spark $(KAFKA) $(DELTA) ## with a real Kafka 4.3.1 broker and its dump tool, and Delta Lake's connector for Spark (needs a JDK 17 or later, and Maven once)
-	@tests/interop/need_jdk.sh
-	@$(PY) -m pytest -q -m interop $(or $(TESTS),tests/interop)
+interop: setup $(VENV)/.spark $(KAFKA) $(DELTA) ## with a real Kafka 4.3.1 broker and its dump tool, clients in other languages, and Delta Lake's connector for Spark (needs a JDK 17 or later, Go, Node and kcat, and Maven once); LONG=1 runs the clients on Kafka too
+	@tests/interop/need_jdk.sh kcat npm go || tests/interop/need_jdk.sh
+	@$(PY) -m pytest -q -m $(if $(LONG),interop,"interop and not long") $(or $(TESTS),tests/interop)
 
 spark-next: setup $(VENV)/.spark $(SPARK43) ## the Spark source, streams and sink on PySpark 4.3
 	@tests/interop/need_jdk.sh

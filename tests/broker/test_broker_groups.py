@@ -17,6 +17,7 @@ import stratalog
 from stratalog import Broker, Store
 from stratalog.broker.codes import Code
 from stratalog.broker.groups.classic import Answers, Group, Join, Joined, State, Synced
+from stratalog.wire.messages import codec
 from tests.broker.kafka_clients import NO_COMPLAINTS, WAIT_S, commits, partitions_of, served, until, values
 from tests.broker.kafka_clients import consumer as any_consumer
 
@@ -213,17 +214,23 @@ def test_leaving() -> None:
     assert (made.group.state, made.group.generation, made.group.leader) == (State.EMPTY, 3, None)
 
 
+def subscription(*topics: str, generation: int = -1) -> tuple[tuple[str, bytes], ...]:
+    """What a consumer says about itself, as Kafka's clients do."""
+    made = codec("ConsumerProtocolSubscription", "consumer-protocol")
+    return (("range", made.encode(made(topics=topics, generation_id=generation), 2, b"\0\2")),)
+
+
 def test_a_static_member_comes_back_without_a_rebalance() -> None:
     made = Driver()
-    made.join("a", instance_id="one")
+    made.join("a", instance_id="one", protocols=subscription("orders", generation=7))
     made.sync("sa", "id-a", 1, id_a=b"A")
-    back = made.join("b", instance_id="one")
+    back = made.join("b", instance_id="one", protocols=subscription("orders"))
     assert isinstance(back, Joined)
     assert (back.code, back.generation, back.member_id, back.skip_assignment) == (Code.NONE, 1, "id-b", True)
     assert made.group.state is State.STABLE
     assert made.sync("sb", "id-b", 1) == Synced(Code.NONE, "consumer", "range", b"A")
     assert made.group.heartbeat("id-a", "one", 1, made.now_s) is Code.FENCED_INSTANCE_ID
-    changed = made.join("c", instance_id="one", protocols=(("range", b"more topics"),))
+    changed = made.join("c", instance_id="one", protocols=subscription("orders", "more"))
     assert isinstance(changed, Joined)
     assert changed.generation == 2
 
