@@ -516,14 +516,9 @@ class Store:
                 writer = partitions.writer(name, partition)
             where, directory = partitions.place(name, partition)
             partitions.settings.mark_dirty(where)
-            start = where.checkpoints.log_start.get((name, partition)) or 0
-            if not offline:
-                start = writer.log_start_offset
             try:
                 if not offline:
-                    writer.close()
-                    for segment in writer.segments():
-                        segment.forget()
+                    partitions.moves.close(writer)
                 return repair_partition(
                     partitions.context,
                     directory,
@@ -534,7 +529,11 @@ class Store:
                     dry_run=False,
                 )
             finally:
-                partitions.opening.open_and_publish(entry, {partition: start})
+                if offline:
+                    start = where.checkpoints.log_start.get((name, partition)) or 0
+                    partitions.opening.open_and_publish(entry, {partition: start})
+                else:
+                    partitions.moves.settle(name)
                 self.topic(name).refresh_writers()
 
     def _try_repair(self, name: str, partition: int, action: str) -> RepairReport:
