@@ -151,8 +151,9 @@ class Moves:
                 writer.close()
             if partitions.archives.tiering is not None:
                 partitions.archives.tiering.suspend(name, partition)
-            move.copy()
-            move.commit()
+            with or_missing(writer):
+                move.copy()
+                move.commit()
             moved = entry.placed({partition: (target, move.final)})
             partitions.opening.open_and_publish(moved, {partition: writer.log_start_offset})
         finally:
