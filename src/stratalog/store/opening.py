@@ -92,6 +92,8 @@ class Opening:
         """Called by `wake`; the background thread, which starts after the first partitions, sets it."""
         self.recovery: list[RecoveryReport] = []
         """What the start found in each partition, and what was cut or missing in those opened later."""
+        self._in_vain: dict[uuid.UUID, Mapping[int, Place]] = {}
+        """Partitions that could not be made, by topic id: what may be left of them is no topic's."""
         self.offline: dict[tuple[str, int], Exception] = {}
         """Partitions that could not be opened, with the reason; their directories are online."""
         self.topic_ids: WeakKeyDictionary[PartitionWriter, uuid.UUID | None] = WeakKeyDictionary()
@@ -244,29 +246,32 @@ class Opening:
                 where.complete_partition(directory, entry.id)
             absent = [number for number in range(first, entry.partitions) if number not in entry.directories]
             if absent and len(self._dirs.online()) == len(self._dirs.all):
-                entry = entry.placed(self._make(entry, absent))
+                places = self._places(entry, absent)
+                self._make(entry, places)
+                entry = entry.placed(places)
                 self._registry.put(entry)
             if known is not None and len(entry.directories) == entry.partitions:
                 self._settings.save_topic(entry)
 
-    def _make(self, entry: TopicEntry, partitions: Sequence[int]) -> dict[int, Place]:
-        """Make directories for partitions, spread over the log directories; durable on return."""
+    def _places(self, entry: TopicEntry, partitions: Sequence[int]) -> dict[int, Place]:
+        """Choose the directories of new partitions, spread over the log directories."""
+        return {
+            number: (where, where.file(partition_dir(entry.name, number)))
+            for number, where in zip(partitions, self.spread(len(partitions)), strict=True)
+        }
+
+    def _make(self, entry: TopicEntry, places: Mapping[int, Place]) -> None:
+        """Make directories for partitions; durable on return."""
         assert entry.id is not None
+        self.remove_in_vain()
         shares: dict[LogDir, list[int]] = {}
-        for partition, where in zip(partitions, self.spread(len(partitions)), strict=True):
+        for partition, (where, _) in places.items():
             shares.setdefault(where, []).append(partition)
-        places: dict[int, Place] = {}
-        try:
-            for where, share in shares.items():
-                self._settings.mark_dirty(where)
-                for partition in share:
-                    self._finish_deletion(where, where.file(partition_dir(entry.name, partition)))
-                made = where.create_partitions(entry.name, share, entry.id)
-                places.update({partition: (where, directory) for partition, directory in made.items()})
-        except BaseException:
-            _remove(places)
-            raise
-        return places
+        for where, share in shares.items():
+            self._settings.mark_dirty(where)
+            for partition in share:
+                self._finish_deletion(where, places[partition][1])
+            where.create_partitions(entry.name, share, entry.id)
 
     def recover(self) -> None:
         """Open every partition for writing, several at a time."""
@@ -362,26 +367,62 @@ class Opening:
             writer.flush()
         return writer
 
-    def create_partitions(self, entry: TopicEntry, partitions: Sequence[int]) -> TopicEntry:
-        """Make partitions of a topic that is in the settings, and publish them; return the new entry.
+    def create_partitions(self, entry: TopicEntry, before: TopicEntry | None) -> None:
+        """Make and publish the partitions that a topic has more than ``before``.
 
-        They appear together or, on an error, not at all.
+        They appear together or, on an error, not at all. An interrupt after they appeared takes nothing back:
+        other threads may have written to them.
         """
-        places = self._make(entry, partitions)
+        numbers = range(0 if before is None else before.partitions, entry.partitions)
+        places = self._places(entry, numbers)
         made = entry.placed(places)
         try:
-            return self.open_and_publish(
-                made,
-                dict.fromkeys(partitions, 0),
-                new=True,
-                before=lambda: self._settings.save_topic(made),
+            self._settings.save_topic(entry, creating=numbers.start)
+            self._make(entry, places)
+            self.open_and_publish(
+                made, dict.fromkeys(numbers, 0), new=True, before=lambda: self._settings.save_topic(made)
             )
         except BaseException:
-            # No directory goes while the settings may say that it is complete: the next start would miss it.
-            with suppress(StorageError, OSError):
-                self._settings.save_topic(entry, creating=min(partitions), as_far_as_possible=True)
-                _remove(places)
+            known = self._registry.topic(entry.name)
+            if known is None or known.id != entry.id or known.partitions < entry.partitions:
+                self._unmake(entry, places, before)
             raise
+
+    def _unmake(self, entry: TopicEntry, places: Mapping[int, Place], before: TopicEntry | None) -> None:
+        """Take back partitions that were not published; what the disk does not let go of, later."""
+        assert entry.id is not None
+        self._in_vain[entry.id] = places
+        with suppress(StorageError, OSError):
+            # No directory goes while the settings may say that it is complete: the next start would miss it.
+            if self._exist(places):
+                self._settings.save_topic(entry, creating=min(places), as_far_as_possible=True)
+                self._remove(entry.id, places)
+        with suppress(StorageError, OSError):
+            self._settings.restore_topic(entry.name, before)
+            self.remove_in_vain()
+
+    def remove_in_vain(self) -> None:
+        """Remove directories that are left of partitions which could not be made, or raise."""
+        for topic_id, places in self._in_vain.copy().items():
+            if self._exist(places):
+                self._settings.renew()
+                self._remove(topic_id, places)
+            self._in_vain.pop(topic_id, None)
+
+    def _exist(self, places: Mapping[int, Place]) -> bool:
+        return any(self._context.fs.exists(directory) for _, directory in places.values())
+
+    def _remove(self, topic_id: uuid.UUID, places: Mapping[int, Place]) -> None:
+        """Remove partitions of a topic where they are there; one that fails holds up no other."""
+        failed: StorageError | OSError | None = None
+        for where, directory in places.values():
+            try:
+                if self._context.fs.exists(directory) and where.read_topic_id(directory) == topic_id:
+                    where.delete_partition(directory)
+            except (StorageError, OSError) as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     def open_and_publish(
         self,
@@ -518,13 +559,6 @@ class Opening:
             placed = entry.placed({partition: (where, made[partition])})
             self.open_and_publish(placed, {partition: start}, new=True)
         return report
-
-
-def _remove(places: Mapping[int, Place]) -> None:
-    """Remove directories of a creation that failed, as far as the disk allows."""
-    for where, directory in places.values():
-        with suppress(StorageError, OSError):
-            where.delete_partition(directory)
 
 
 def _list_partitions(where: LogDir, into: Listing) -> None:

@@ -376,6 +376,7 @@ class Partitions:
             return True
 
         finish("the settings", self.settings.settle)
+        finish("topics that could not be made", self.opening.remove_in_vain)
         finish("removing deleted files", lambda: self.context.deletions.run(self.context, everything=True))
 
         def close(writer: PartitionWriter) -> None:

@@ -121,6 +121,11 @@ class SavedSettings:
             if self._in_doubt:
                 self._save(self.current.topics)
 
+    def renew(self) -> None:
+        """Write the settings that are in force to every directory, whatever the files say."""
+        with self._saving:
+            self._save(self.current.topics)
+
     def allocate_producer_ids(self, count: int, taken: Collection[int]) -> range:
         """Reserve ``count`` ids in a row, none of them in ``taken``; durable before they are returned."""
         with self._saving:

@@ -11,7 +11,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -316,13 +316,7 @@ class Store:
             if if_not_exists and name in self.partitions.entries:
                 return self.topic(name)
             topic_import.check_free(self.partitions, name)
-            try:
-                self.partitions.settings.save_topic(entry, creating=0)
-                self.partitions.opening.create_partitions(entry, range(entry.partitions))
-            except BaseException:
-                with suppress(StorageError, OSError):
-                    self.partitions.settings.restore_topic(name, None)
-                raise
+            self.partitions.opening.create_partitions(entry, None)
         return self.topic(name)
 
     def check_new_topic(self, name: str, partitions: int | None, config: Mapping[str, object]) -> None:
@@ -345,13 +339,7 @@ class Store:
             if total <= entry.partitions:
                 raise InvalidArgumentError(f"{name} has {entry.partitions} partitions; {total} is not more")
             grown = replace(entry.owned(), partitions=total)
-            try:
-                self.partitions.settings.save_topic(grown, creating=entry.partitions)
-                self.partitions.opening.create_partitions(grown, range(entry.partitions, total))
-            except BaseException:
-                with suppress(StorageError, OSError):
-                    self.partitions.settings.restore_topic(name, entry)
-                raise
+            self.partitions.opening.create_partitions(grown, entry)
             self.topic(name).refresh_writers()
 
     def alter_topic(
@@ -528,14 +516,9 @@ class Store:
                 writer = partitions.writer(name, partition)
             where, directory = partitions.place(name, partition)
             partitions.settings.mark_dirty(where)
-            start = where.checkpoints.log_start.get((name, partition)) or 0
-            if not offline:
-                start = writer.log_start_offset
             try:
                 if not offline:
-                    writer.close()
-                    for segment in writer.segments():
-                        segment.forget()
+                    partitions.moves.close(writer)
                 return repair_partition(
                     partitions.context,
                     directory,
@@ -546,7 +529,11 @@ class Store:
                     dry_run=False,
                 )
             finally:
-                partitions.opening.open_and_publish(entry, {partition: start})
+                if offline:
+                    start = where.checkpoints.log_start.get((name, partition)) or 0
+                    partitions.opening.open_and_publish(entry, {partition: start})
+                else:
+                    partitions.moves.settle(name)
                 self.topic(name).refresh_writers()
 
     def _try_repair(self, name: str, partition: int, action: str) -> RepairReport:

@@ -226,16 +226,21 @@ class _Threads:
         return self
 
     def __exit__(self, *_: object) -> None:
-        started = self._threads[: self._started]
-        for _thread in started:
-            self._jobs.put(None)
+        self._jobs.put(None)
         if not sys.is_finalizing():
-            for thread in started:
-                thread.join()
+            for thread in self._threads:
+                if thread.is_alive():
+                    thread.join()
+
+    def __del__(self) -> None:
+        self._jobs.put(None)  # where an interrupt came before the end of the `with` block
 
 
 def _work(jobs: SimpleQueue[_Job]) -> None:
-    """Do jobs until one is None; runs in a thread and holds no reference to the scan."""
+    """Do jobs until one is None, which the other threads get too; hold no reference to the scan.
+
+    It counts no threads: an interrupt may leave one that runs and that nobody noted.
+    """
     while (job := jobs.get()) is not None:
         future, act = job
         if future.set_running_or_notify_cancel():
@@ -246,6 +251,7 @@ def _work(jobs: SimpleQueue[_Job]) -> None:
             else:
                 future.set_result(None)
         del future, act, job
+    jobs.put(None)
 
 
 def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
