@@ -116,8 +116,8 @@ crash-pipelines: setup $(VENV)/.spark ## SIGKILL an ingest and a replay on Spark
 	@tests/interop/need_jdk.sh
 	@$(PY) -m tests.spark.crash_pipelines $(or $(KILLS),20)
 
-explore: setup ## two operations interleaved at every filesystem call and lock, all pairs; SCHEDULE="append@7 x move" replays one, EVERY=5 thins them out
-	@EVERY=$(or $(EVERY),1) $(PY) -m tests.explore.explorer '$(SCHEDULE)'
+explore: setup ## two operations interleaved at every filesystem call and lock, all pairs; SCHEDULE="append@7 x move" replays one, EVERY=5 thins them out, PART=1/2 takes half
+	@EVERY=$(or $(EVERY),1) PART=$(or $(PART),1/1) $(PY) -m tests.explore.explorer '$(SCHEDULE)'
 
 crash: setup ## SIGKILL at random moments, ROUNDS=200 times, and the interleavings of `make explore`; SEED=... replays a run
 	@EVERY=$(or $(EVERY),1) $(PY) -m tests.explore.explorer
