@@ -35,9 +35,9 @@ import typer
 
 from stratalog.analysis.payloads import to_text
 from stratalog.analysis.where import compile_where
-from stratalog.cli.analysis.files import ForceOption, OutOption, form_of, json_bytes, new_file, write_records
-from stratalog.cli.analysis.formats import Decoding, Formats, load, loader, with_text
-from stratalog.cli.check import damage_facts, lost_offsets
+from stratalog.cli.commands.check import damage_facts, lost_offsets
+from stratalog.cli.commands.files import ForceOption, OutOption, form_of, json_bytes, new_file, write_records
+from stratalog.cli.commands.formats import Decoding, Formats, load, loader, with_text
 from stratalog.cli.console import counted, escaped, is_terminal, progress
 from stratalog.cli.guard import ExitCode, WrongUsage, complain
 from stratalog.cli.session import Isolation, IsolationOption, Session, TopicArgument, command_anywhere, opt

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stratalog.cli.commands.lifecycle import stopped_by_sigterm
 from stratalog.cli.console import note, warnings
 from stratalog.cli.guard import hinting
-from stratalog.cli.lifecycle import stopped_by_sigterm
 from stratalog.cli.session import Session, command, opt
 from stratalog.errors import ConfigError, NotFoundError, StoreLockedError
 
