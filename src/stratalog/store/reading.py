@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from stratalog import locks
@@ -230,9 +229,7 @@ class Records(Iterator[Record]):
     def __enter__(self) -> Records:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- in an event loop ----------------------------------------------------------------------------
