@@ -33,7 +33,6 @@ from stratalog.errors import (
     ForkedError,
     FormatError,
     InvalidArgumentError,
-    ReadOnlyError,
     StorageError,
     UnstableOffsetCommitError,
 )
@@ -867,10 +866,8 @@ class Store:
         self.partitions.check_open()
         if topic is not None:
             check_text("topic", topic)
-        if self.read_only and not only_looks:
-            raise ReadOnlyError("this store is open for reading only").advising(
-                "open it without read_only=True to change it"
-            )
+        if not only_looks:
+            self.partitions.check_writable()
         if self.read_only:
             self.partitions.opening.load()
 
