@@ -22,7 +22,7 @@ from demo.clients import CLICKS
 from demo.events import ACTIONS, DAY_MS, Events
 from demo.screen import Screen
 from demo.steps import TOPIC, Facts
-from stratalog.cli.pipelines.run import errors_to
+from stratalog.cli.commands.pipelines.run import errors_to
 from stratalog.config.units import format_duration_ms
 from stratalog.model import Record
 

@@ -42,6 +42,11 @@ class Record(NamedTuple):
     topic: str = ""
 
 
+def time_of(record: Record) -> int:
+    """Return the timestamp of a record; -1 if it has none."""
+    return -1 if record.timestamp is None else record.timestamp
+
+
 class Appended(NamedTuple):
     """The place and timestamp of one appended record."""
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.cli.append import (
+from stratalog.cli.commands.append import (
     LineRules,
     chunks_of_lines,
     parse_header,
     record_from_file,
     records_from_json_lines,
 )
-from stratalog.cli.read import (
+from stratalog.cli.commands.read import (
     Position,
     compile_format,
     json_line,
@@ -149,8 +149,8 @@ def test_a_slow_pipe_is_passed_on_as_it_arrives():
 
 
 def test_endless_lines_are_refused(monkeypatch):
-    monkeypatch.setattr("stratalog.cli.append.MAX_LINE_BYTES", 10)
-    monkeypatch.setattr("stratalog.cli.append.CHUNK_BYTES", 4)
+    monkeypatch.setattr("stratalog.cli.commands.append.MAX_LINE_BYTES", 10)
+    monkeypatch.setattr("stratalog.cli.commands.append.CHUNK_BYTES", 4)
     with pytest.raises(InvalidRecordError, match="data: a line is longer than 10 bytes"):
         list(chunks_of_lines(io.BytesIO(b"x" * 50), "data"))
     with pytest.raises(InvalidRecordError, match="data: longer than 10 bytes"):

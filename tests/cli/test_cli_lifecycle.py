@@ -11,9 +11,9 @@ import time
 import pytest
 
 import stratalog
-from stratalog.cli import lifecycle
+from stratalog.cli.commands import lifecycle
+from stratalog.cli.commands.lifecycle import outcome, show_report, steps_table, summary
 from stratalog.cli.guard import ExitCode
-from stratalog.cli.lifecycle import outcome, show_report, steps_table, summary
 from stratalog.log.policy.preview import Step
 from stratalog.store.lifecycle.reports import LifecycleReport
 from tests.cli.shell import Shell
@@ -353,7 +353,7 @@ def test_a_long_list_is_cut_on_a_terminal_only(monkeypatch):
     steps = [step(base_offset=n * 10, next_offset=n * 10 + 10) for n in range(100)]
     report = LifecycleReport(True, tuple(steps))
     assert len(steps_table(steps, report, 0).rows) == 100
-    monkeypatch.setattr("stratalog.cli.lifecycle.is_terminal", lambda stream: True)
+    monkeypatch.setattr("stratalog.cli.commands.lifecycle.is_terminal", lambda stream: True)
     table = steps_table(steps, report, 0)
     assert (len(table.rows), table.footer) == (40, "and 60 more; --json lists them all")
 

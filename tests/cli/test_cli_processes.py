@@ -151,7 +151,7 @@ main()
 
 @pytest.mark.parametrize(
     ("module", "lines"),
-    [("typer", 1), ("stratalog.cli.app", 1), ("stratalog.cli.read", 0), ("stratalog.store", 0)],
+    [("typer", 1), ("stratalog.cli.app", 1), ("stratalog.cli.commands.read", 0), ("stratalog.store", 0)],
 )
 def test_interrupted_while_loading(tmp_path, module, lines):
     stratalog(tmp_path, "topic", "create", "t")

@@ -15,7 +15,7 @@ from stratalog.cli.app import ORDER, PANELS, app
 HEAVY = (
     *("pyarrow", "numpy", "rich", "pydantic", "asyncio", "http", "obstore", "email"),
     *("stratalog.log.clean", "stratalog.log.check.repair", "stratalog.store.lifecycle.lifecycle"),
-    *("stratalog.cli.pipelines", "stratalog.cli.copies", "stratalog.cli.dump"),
+    *("stratalog.cli.commands.pipelines", "stratalog.cli.commands.copies", "stratalog.cli.commands.dump"),
 )
 SCRIPT = """
 import atexit, sys
@@ -62,7 +62,7 @@ def test_a_reading_command_loads_nothing_heavy(data, arguments):
 
 
 def test_the_help_page_loads_no_command(data):
-    shown, found = loaded(data, "--help", heavy=(*HEAVY, "stratalog.store", "stratalog.cli.read"))
+    shown, found = loaded(data, "--help", heavy=(*HEAVY, "stratalog.store", "stratalog.cli.commands.read"))
     assert found == []
     assert "Print records" in shown
     assert max(map(len, shown.splitlines())) <= 80

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 from stratalog import errors
 from stratalog.cli import guard
 from stratalog.cli.app import app
-from stratalog.cli.append import Tally
+from stratalog.cli.commands.append import Tally
+from stratalog.cli.commands.segments import segment_facts, segment_table
+from stratalog.cli.commands.topics import complete_setting
 from stratalog.cli.console import Table, counted, progress
 from stratalog.cli.guard import ExitCode, exit_code
-from stratalog.cli.segments import segment_facts, segment_table
 from stratalog.cli.session import Session
-from stratalog.cli.topics import complete_setting
 from stratalog.config import SETTINGS
 from stratalog.model import SegmentInfo, SegmentState
 from tests.cli.shell import Shell

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.cli.dump.decoders import control_facts, control_text, decoder
-from stratalog.cli.dump.schema import Reader, read_message, to_json
+from stratalog.cli.commands.dump.decoders import control_facts, control_text, decoder
+from stratalog.cli.commands.dump.schema import Reader, read_message, to_json
 from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError
 from stratalog.kernel.dump import RawRecord
 from stratalog.wire.schema import Message, table

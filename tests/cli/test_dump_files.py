@@ -18,7 +18,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from stratalog.cli.dump import (
+from stratalog.cli.commands.dump import (
     EXIT_NOT_FOUND,
     EXIT_OK,
     EXIT_PIPE,
@@ -28,7 +28,7 @@ from stratalog.cli.dump import (
     dump_command,
     dump_files,
 )
-from stratalog.cli.dump.indexes import lookup
+from stratalog.cli.commands.dump.indexes import lookup
 
 LOG_DIR = Path(__file__).parent.parent / "golden" / "kafka-4.3.1" / "log-dir"
 ZERO = "0" * 20
@@ -414,7 +414,7 @@ def test_the_command_ends_with_the_dumps_code(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_leaves_is_no_traceback() -> None:
-    program = "import typer; from stratalog.cli.dump import dump_command; typer.run(dump_command)"
+    program = "import typer; from stratalog.cli.commands.dump import dump_command; typer.run(dump_command)"
     process = subprocess.Popen(
         [sys.executable, "-c", program, "--print-data-log", str(LOG_DIR / "big-records-0")],
         stdout=subprocess.PIPE,

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from stratalog.cli.dump import EXIT_OK, DumpOptions, dump_files
+from stratalog.cli.commands.dump import EXIT_OK, DumpOptions, dump_files
 from stratalog.kernel import dump as kernel
 from stratalog.kernel.loader import interpreted
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.cli.dump import DumpOptions, dump_files
-from stratalog.cli.dump.output import Output
+from stratalog.cli.commands.dump import DumpOptions, dump_files
+from stratalog.cli.commands.dump.output import Output
 from stratalog.kernel import _dump, dump_slots
 from stratalog.kernel import dump as kernel
 from stratalog.kernel.loader import interpreted
@@ -151,8 +151,8 @@ def test_a_small_output_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
     whole = [
         dump(LOG_DIR / name, DumpOptions(print_data_log=True)) for name in ("codec-none-0", "codec-lz4-0")
     ]
-    monkeypatch.setattr("stratalog.cli.dump.output.BLOCK_BYTES", 700)
-    monkeypatch.setattr("stratalog.cli.dump.logfile.CHUNK_BYTES", 100)
+    monkeypatch.setattr("stratalog.cli.commands.dump.output.BLOCK_BYTES", 700)
+    monkeypatch.setattr("stratalog.cli.commands.dump.logfile.CHUNK_BYTES", 100)
     again = [
         dump(LOG_DIR / name, DumpOptions(print_data_log=True)) for name in ("codec-none-0", "codec-lz4-0")
     ]

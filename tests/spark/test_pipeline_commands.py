@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog import errors
-from stratalog.cli.pipelines import COMMANDS
-from stratalog.cli.pipelines.run import Run, SparkLog
+from stratalog.cli.commands.pipelines import COMMANDS
+from stratalog.cli.commands.pipelines.run import Run, SparkLog
 from stratalog.cli.session import Session
 from stratalog.errors import ConfigError, CorruptionError, NotFoundError
 from stratalog.spark import pipelines

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import stratalog
 from stratalog import Record, kernel
 from stratalog.cli.app import app
-from stratalog.cli.pipelines.commands import hot_keys_table, partitions_table, topics_table
+from stratalog.cli.commands.pipelines.commands import hot_keys_table, partitions_table, topics_table
 from stratalog.errors import InvalidArgumentError, UnknownTopicError
 from stratalog.spark.logs import opened
 from stratalog.spark.pipelines import executors

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import stratalog
 from stratalog import Record, errors
 from stratalog.cli.app import app
-from stratalog.cli.check import damage_facts
+from stratalog.cli.commands.check import damage_facts
 from stratalog.spark.logs import forget
 from stratalog.spark.pipelines import PipelineResult
 from stratalog.spark.pipelines import verify as module

@@ -17,7 +17,7 @@ import pytest
 
 import stratalog
 from stratalog import Record, Store, Topic
-from stratalog.cli.dump.decoders import decoder
+from stratalog.cli.commands.dump.decoders import decoder
 from stratalog.errors import (
     ClosedError,
     CorruptionError,

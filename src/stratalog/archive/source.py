@@ -16,7 +16,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import accumulate
-from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from stratalog.archive.cache import Blocks
@@ -24,6 +23,7 @@ from stratalog.archive.manifest import SegmentEntry, StoredObject
 from stratalog.archive.objects import Objects
 from stratalog.errors import ArchiveError, CorruptionError, StorageError
 from stratalog.fs import Buffer
+from stratalog.fs.contract import OpenFile
 from stratalog.kernel import crc32c
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class StoredSegment:
         raise error
 
 
-class ArchivedFile:
+class ArchivedFile(OpenFile):
     """A read-only file of one or several objects. It holds nothing open."""
 
     __slots__ = ("_ends", "_next", "_objects", "_segment", "_size", "path")
@@ -180,11 +180,3 @@ class ArchivedFile:
 
     def close(self) -> None:
         """Nothing is held."""
-
-    def __enter__(self) -> ArchivedFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None

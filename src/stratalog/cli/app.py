@@ -27,7 +27,7 @@ MIN_TEXT_WIDTH = 20
 
 
 class Place(NamedTuple):
-    """The module of a command below ``stratalog.cli``, its first sentence, and the name it has there."""
+    """The module of a command in ``stratalog.cli.commands``, its first sentence, and its name in there."""
 
     module: str
     summary: str
@@ -43,7 +43,7 @@ PANELS: dict[str, dict[str, Place]] = {
             "read", "Print records: values only in a pipe; offset, time, key and value on a terminal."
         ),
         "sql": Place(
-            "analysis.sql",
+            "sql",
             'Run SQL over topics: "select key, count(*) from orders group by key". Needs DuckDB.',
         ),
         "group": Place("groups", "List, describe, reset and delete consumer groups.", "app"),
@@ -108,8 +108,7 @@ PANELS: dict[str, dict[str, Place]] = {
     },
     "Files, damage and settings": {
         "inspect": Place(
-            "analysis.inspect",
-            "Show what a log directory holds and what is damaged, also one of a dead broker.",
+            "inspect", "Show what a log directory holds and what is damaged, also one of a dead broker."
         ),
         "dump": Place(
             "dump", "Print the contents of segment files in the format of kafka-dump-log.", "dump_command"
@@ -169,7 +168,7 @@ class LazyGroup(TyperGroup):
 
 
 def _load(name: str, place: Place) -> Any:
-    found = getattr(import_module(f"stratalog.cli.{place.module}"), place.name or name)
+    found = getattr(import_module(f"stratalog.cli.commands.{place.module}"), place.name or name)
     if isinstance(found, typer.Typer):
         group: Any = typer.main.get_group(found)
         group.name = name

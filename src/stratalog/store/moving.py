@@ -22,6 +22,7 @@ from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext
 from stratalog.log.names import DELETED, MOVED, parse_partition_dir
 from stratalog.log.read.reader import relisting
+from stratalog.log.write.log_end import Completion, End
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.catalog import View
 from stratalog.store.logdir import LogDir
@@ -297,6 +298,30 @@ class _SteadyView:
                 if found is None:
                     raise
                 self._writer = found
+
+
+def flush(writer: PartitionWriter) -> None:
+    """Sync a writer; raise ClosedError if it was closed for a move, so that the next one is called."""
+    if isinstance(writer.ends.error, ClosedError):
+        raise again(writer.ends.error)
+    writer.flush()
+
+
+def durable(writer: PartitionWriter, end: int) -> Completion:
+    """Call `PartitionWriter.durable`; raise ClosedError as `flush` does."""
+    return _unless_closed(writer.durable(end))
+
+
+def when(writer: PartitionWriter, end: End, offset: int) -> Completion:
+    """Return the completion of an end of the log; raise ClosedError as `flush` does."""
+    return _unless_closed(writer.ends.when(end, offset))
+
+
+def _unless_closed(completion: Completion) -> Completion:
+    """Raise the error of a completion that was asked for too late, so that the next writer is called."""
+    if isinstance(completion.error, ClosedError):
+        raise again(completion.error)
+    return completion
 
 
 def missing(view: View, error: FileNotFoundError) -> StratalogError:

@@ -87,6 +87,11 @@ class Partitions:
         if self.closed is not None:
             raise again(self.closed)
 
+    def check_writable(self) -> None:
+        """Raise ReadOnlyError if the store cannot be changed."""
+        if self.read_only:
+            raise _read_only()
+
     def entry(self, name: str) -> TopicEntry:
         """Return a topic by name; a read-only store looks first whether its directories have changed."""
         self.check_open()
@@ -178,9 +183,7 @@ class Partitions:
             with self.changes.of(name):  # which ends a move that was cut short
                 view = self.view(name, partition)
         if not isinstance(view, PartitionWriter):
-            raise ReadOnlyError("this store is open for reading only").advising(
-                "open it without read_only=True to change it"
-            )
+            raise _read_only()
         return view
 
     def _log_start(self, name: str, partition: int) -> int:
@@ -419,6 +422,11 @@ class Partitions:
                     view.mark_forked()
                 elif view is not None:
                     locks.refuse_forked(view)
+
+
+def _read_only() -> ReadOnlyError:
+    error = ReadOnlyError("this store is open for reading only")
+    return error.advising("open it without read_only=True to change it")
 
 
 def _all_durable(writer: PartitionWriter) -> bool:

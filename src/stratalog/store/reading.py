@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from stratalog import locks
@@ -29,7 +28,7 @@ from stratalog.log.read.reader import Isolation, SkipDamaged, check_start, read_
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write.log_end import Completion, End
 from stratalog.log.write.writer import PartitionWriter
-from stratalog.model import Record
+from stratalog.model import Record, time_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -230,9 +229,7 @@ class Records(Iterator[Record]):
     def __enter__(self) -> Records:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- in an event loop ----------------------------------------------------------------------------
@@ -380,7 +377,7 @@ def _run(part: Part, end: int | None, options: ReadOptions, stop: Stop) -> Itera
     if options.by_time:
         low = -(2**63) if options.since is None else options.since
         high = 2**63 if options.until is None else options.until
-        records = (record for record in records if low <= _time(record) < high)
+        records = (record for record in records if low <= time_of(record) < high)
     return _then(records, part, end, stop) if options.follow else records
 
 
@@ -421,7 +418,7 @@ def _then(records: Iterable[Record], part: Part, end: int | None, stop: Stop) ->
 def _merged(runs: Sequence[Iterator[Record]], options: ReadOptions, stop: Stop) -> Iterator[Record]:
     if len(runs) == 1:
         return _until(runs[0], stop) if options.follow or options.stop is not None else runs[0]
-    return _until(_chained(runs) if options.order == "partition" else heapq.merge(*runs, key=_time), stop)
+    return _until(_chained(runs) if options.order == "partition" else heapq.merge(*runs, key=time_of), stop)
 
 
 def _chained(runs: Iterable[Iterator[Record]]) -> Iterator[Record]:
@@ -434,10 +431,6 @@ def _until(records: Iterable[Record], stop: Stop) -> Iterator[Record]:
         if stop():
             return
         yield record
-
-
-def _time(record: Record) -> int:
-    return -1 if record.timestamp is None else record.timestamp
 
 
 # -- waiting ---------------------------------------------------------------------------------------------

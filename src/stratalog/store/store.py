@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from stratalog import locks
@@ -34,7 +33,6 @@ from stratalog.errors import (
     ForkedError,
     FormatError,
     InvalidArgumentError,
-    ReadOnlyError,
     StorageError,
     UnstableOffsetCommitError,
 )
@@ -204,9 +202,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -857,10 +853,8 @@ class Store:
         self.partitions.check_open()
         if topic is not None:
             check_text("topic", topic)
-        if self.read_only and not only_looks:
-            raise ReadOnlyError("this store is open for reading only").advising(
-                "open it without read_only=True to change it"
-            )
+        if not only_looks:
+            self.partitions.check_writable()
         if self.read_only:
             self.partitions.opening.load()
 

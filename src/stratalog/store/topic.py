@@ -22,7 +22,6 @@ from stratalog.errors import (
     StratalogError,
     UnknownPartitionError,
     UnknownTopicError,
-    again,
 )
 from stratalog.format.batch.arrow import arrow_parts, is_arrow
 from stratalog.format.metadata import id_to_text
@@ -56,7 +55,7 @@ from stratalog.log.write.producers import MAX_SEQUENCE, Origin
 from stratalog.log.write.sequenced import Source, named_id
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.model import Appended, AppendedRange, Header, Record, SegmentInfo
-from stratalog.store import reading
+from stratalog.store import moving, reading
 from stratalog.store.moving import missing, or_missing, steady, unmoved
 from stratalog.store.partitions import HIGH_WATERMARK
 from stratalog.store.reading import Offsets, Order, Part, ReadOptions, Records, Selection
@@ -490,7 +489,7 @@ class Topic:
         try:
             for at, end, completion in waits:
                 if completion is not None:
-                    await reading.done(completion, partial(self._on, at, _durable, end))
+                    await reading.done(completion, partial(self._on, at, moving.durable, end))
         finally:
             for *_, completion in waits:
                 if completion is not None:
@@ -566,7 +565,7 @@ class Topic:
     def flush(self, partition: int | None = None) -> None:
         """Sync everything appended so far to disk."""
         for each in self._choose(partition):
-            self._on(each, _flush)
+            self._on(each, moving.flush)
 
     def delete_records(self, partition: int, before_offset: int) -> int:
         """Move the log start offset up to ``before_offset``; return the new log start offset.
@@ -844,7 +843,7 @@ class Topic:
         sync completes it with the error. It syncs what is written by now: an ``end`` past that is reached
         with a later sync, as with `when`.
         """
-        return self._on(partition, _durable, check_number("end", end, 0))
+        return self._on(partition, moving.durable, check_number("end", end, 0))
 
     def when(self, partition: int, end: End, offset: int) -> Completion:
         """Return a `Completion` that is done when an end of the log reaches ``offset``.
@@ -853,7 +852,7 @@ class Topic:
         stop waiting, ``cancel()`` it. A store that is closed, or a partition that is moved, completes it with
         `ClosedError`; after a move, ask again.
         """
-        return self._on(partition, _when, check_end(end), check_number("offset", offset, 0))
+        return self._on(partition, moving.when, check_end(end), check_number("offset", offset, 0))
 
     # -- inside ----------------------------------------------------------------------------------------
 
@@ -973,27 +972,6 @@ def _check_name(producer: Any) -> str:
     if not 0 < len(check_text("producer", producer)) <= MAX_NAME:
         raise InvalidArgumentError(f"producer is a name of 1 to {MAX_NAME} characters")
     return str(producer)
-
-
-def _flush(writer: PartitionWriter) -> None:
-    if isinstance(writer.ends.error, ClosedError):  # for a move: the next writer is asked
-        raise again(writer.ends.error)
-    writer.flush()
-
-
-def _durable(writer: PartitionWriter, end: int) -> Completion:
-    return _unless_closed(writer.durable(end))
-
-
-def _when(writer: PartitionWriter, end: End, offset: int) -> Completion:
-    return _unless_closed(writer.ends.when(end, offset))
-
-
-def _unless_closed(completion: Completion) -> Completion:
-    """Raise the error of a completion that was asked for too late, so that the next writer is asked."""
-    if isinstance(completion.error, ClosedError):
-        raise again(completion.error)
-    return completion
 
 
 def _bound(name: str, value: int | Mapping[int, int] | None, partition: int) -> int | None:

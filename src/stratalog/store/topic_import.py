@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from stratalog.config import BrokerConfig, check_names, parse_overrides
-from stratalog.errors import ConfigError, InvalidArgumentError, ReadOnlyError, StorageError, TopicExistsError
+from stratalog.errors import ConfigError, InvalidArgumentError, StorageError, TopicExistsError
 from stratalog.format.metadata import id_to_text
 from stratalog.format.settings import newest
 from stratalog.fs import FileSystem, HandleCache, RealFileSystem
@@ -56,10 +56,7 @@ class Staged(NamedTuple):
 
 def stage(partitions: Partitions, name: str, count: int) -> list[str]:
     """Return where to build the partitions of a new topic, one path for each."""
-    if partitions.read_only:
-        raise ReadOnlyError("this store is open for reading only").advising(
-            "open it without read_only=True to change it"
-        )
+    partitions.check_writable()
     partitions.check_open()
     count = check_number("partitions", count, 1, MAX_PARTITIONS)
     check_free(partitions, name)

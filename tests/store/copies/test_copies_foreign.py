@@ -320,7 +320,7 @@ def test_a_hand_over_cut_short_keeps_the_broker_down_and_is_finished(
     with pytest.raises(errors.StorageError, match="power"):
         graduate(ours, "t", kafka)
     assert (kafka / STAGING / COMMIT).exists()
-    assert "cut short" in graduate(ours, "t", kafka, dry_run=True).problems[0]
+    assert "was interrupted" in graduate(ours, "t", kafka, dry_run=True).problems[0]
     monkeypatch.undo()
     with pytest.raises(errors.InvalidArgumentError, match="already holds"):
         graduate(ours, "t", kafka)  # it finished what was begun, and then found it done

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from stratalog.cli.guard import WrongUsage
 from stratalog.cli.places.client import ANSWER_S, SLICE_S, Client
 from stratalog.errors import OffsetOutOfRangeError, UnknownPartitionError
-from stratalog.model import CREATE_TIME, LOG_APPEND_TIME, Record
+from stratalog.model import CREATE_TIME, LOG_APPEND_TIME, Record, time_of
 
 if TYPE_CHECKING:
     from stratalog.cli.places.cluster import Cluster
@@ -211,7 +211,7 @@ class Reading:
                 for each in list(empty):
                     part = self._parts[each]
                     if part.waiting:
-                        heapq.heappush(heads, (_time(part.waiting[0]), each))
+                        heapq.heappush(heads, (time_of(part.waiting[0]), each))
                     if part.waiting or part.done:
                         empty.discard(each)
                 continue
@@ -222,7 +222,7 @@ class Reading:
                 part.paused = False
                 consumer.resume([self._place(each)])
             if part.waiting:
-                heapq.heappush(heads, (_time(part.waiting[0]), each))
+                heapq.heappush(heads, (time_of(part.waiting[0]), each))
             elif not part.done:
                 empty.add(each)
         for part in self._parts.values():  # what came behind the end meanwhile
@@ -238,7 +238,7 @@ class Reading:
                 part.done = True
             else:
                 record = _record(message)
-                if self._since <= _time(record) < self._until:
+                if self._since <= time_of(record) < self._until:
                     part.put(record)
                 part.done = part.done or message.offset() + 1 >= part.end
             enough = part.waiting_bytes > AHEAD_BYTES or (part.done and not self._follow)
@@ -253,7 +253,7 @@ class Reading:
         looked_s = time.monotonic()
         while True:
             for message in self._consume(consumer, patient=True):
-                if message.error() is None and _time(record := _record(message)) >= self._since:
+                if message.error() is None and time_of(record := _record(message)) >= self._since:
                     yield record
             if added is not None and time.monotonic() - looked_s >= LOOK_S:
                 new = added()
@@ -314,7 +314,3 @@ def _record(message: Any) -> Record:
 
 def _size(record: Record) -> int:
     return RECORD_BYTES + len(record.value or b"") + len(record.key or b"")
-
-
-def _time(record: Record) -> int:
-    return -1 if record.timestamp is None else record.timestamp

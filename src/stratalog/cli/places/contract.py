@@ -1,4 +1,4 @@
-"""What the commands that work on a store and on a Kafka cluster may ask of either.
+"""The interface of the commands that work on a store and on a Kafka cluster.
 
 `Reads` and `Changes` are for `Session.reads` and `Session.changes`. A store's `Topic` is a `TopicReads`, and
 its `AdminClient` a `Changes`. Numbers that only the files can tell are None for a cluster.

@@ -174,7 +174,7 @@ class Transaction:
         elif offsets is None:
             raise InvalidArgumentError("offsets are needed with the name of a group")
         if not check_text("group", group):
-            raise InvalidArgumentError("a group has a name")
+            raise InvalidArgumentError("group is empty: pass the name of a group")
         wanted: dict[TopicPartition, int] = {}
         for at, offset in check_mapping("offsets", offsets).items():
             if not isinstance(at, tuple) or len(at) != 2:

@@ -14,10 +14,10 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from stratalog.cli import guard
-from stratalog.cli.dump.decoders import decoder
-from stratalog.cli.dump.indexes import IndexDump
-from stratalog.cli.dump.logfile import LogDump
-from stratalog.cli.dump.output import (
+from stratalog.cli.commands.dump.decoders import decoder
+from stratalog.cli.commands.dump.indexes import IndexDump
+from stratalog.cli.commands.dump.logfile import LogDump
+from stratalog.cli.commands.dump.output import (
     DEFAULT_MAX_MESSAGE_SIZE,
     MAX_INT,
     DumpOptions,

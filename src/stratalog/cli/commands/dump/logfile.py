@@ -10,9 +10,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
-from stratalog.cli.analysis.files import json_bytes
-from stratalog.cli.dump.decoders import Decoder, control_facts, control_text, reason
-from stratalog.cli.dump.output import MAX_INT, DumpOptions, Output, Printer, Problems
+from stratalog.cli.commands.dump.decoders import Decoder, control_facts, control_text, reason
+from stratalog.cli.commands.dump.output import MAX_INT, DumpOptions, Output, Printer, Problems
+from stratalog.cli.commands.files import json_bytes
 from stratalog.errors import CorruptionError, FormatError, UnsupportedCodecError
 from stratalog.format import codecs
 from stratalog.fs import File

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stratalog.cli.commands.read import Position, parse_position, printable
 from stratalog.cli.console import Table, counted, show
 from stratalog.cli.guard import WrongUsage
-from stratalog.cli.read import Position, parse_position, printable
 from stratalog.cli.session import (
     PartitionOption,
     Session,

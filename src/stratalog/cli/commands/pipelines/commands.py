@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.check import damage_table
+from stratalog.cli.commands.check import damage_table
+from stratalog.cli.commands.lifecycle import compactions_table
+from stratalog.cli.commands.pipelines.run import Run, pipeline_command, show_counts
 from stratalog.cli.console import Table, counted, note, show
 from stratalog.cli.guard import ExitCode, WrongUsage
-from stratalog.cli.lifecycle import compactions_table
-from stratalog.cli.pipelines.run import Run, pipeline_command, show_counts
 from stratalog.cli.session import (
     PartitionOption,
     TopicArgument,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stratalog.cli import guard
-from stratalog.cli.append import open_input
+from stratalog.cli.commands.append import open_input
 from stratalog.cli.console import (
     NamedProgress,
     Table,

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from stratalog.analysis.packages import needed
 from stratalog.analysis.payloads import Payload, decoded, to_text
-from stratalog.cli.analysis.files import ForceOption, OutOption, arrow_writer, form_of, new_file
-from stratalog.cli.analysis.formats import Decoding
+from stratalog.cli.commands.files import ForceOption, OutOption, arrow_writer, form_of, new_file
+from stratalog.cli.commands.formats import Decoding
 from stratalog.cli.console import Table, counted, escaped, note, show
 from stratalog.cli.guard import WrongUsage
 from stratalog.cli.session import Isolation, IsolationOption, Session, arg, command, opt

@@ -35,15 +35,15 @@ import typer
 
 from stratalog.analysis.payloads import to_text
 from stratalog.analysis.where import compile_where
-from stratalog.cli.analysis.files import ForceOption, OutOption, form_of, json_bytes, new_file, write_records
-from stratalog.cli.analysis.formats import Decoding, Formats, load, loader, with_text
-from stratalog.cli.check import damage_facts, lost_offsets
+from stratalog.cli.commands.check import damage_facts, lost_offsets
+from stratalog.cli.commands.files import ForceOption, OutOption, form_of, json_bytes, new_file, write_records
+from stratalog.cli.commands.formats import Decoding, Formats, load, loader, with_text
 from stratalog.cli.console import counted, escaped, is_terminal, progress
 from stratalog.cli.guard import ExitCode, WrongUsage, complain
 from stratalog.cli.session import Isolation, IsolationOption, Session, TopicArgument, command_anywhere, opt
 from stratalog.config.units import format_bytes, format_time, parse_time
 from stratalog.errors import InvalidArgumentError, NotFoundError, UnknownPartitionError
-from stratalog.model import LOG_APPEND_TIME, Record
+from stratalog.model import LOG_APPEND_TIME, Record, time_of
 
 if TYPE_CHECKING:
     from stratalog.cli.places.contract import TopicReads
@@ -321,9 +321,9 @@ class Reading:
         whole = self.start.kind == "earliest" and self.end.kind == "latest"
         if last and whole and not self.skip_damaged:  # stops at the first one found from the end
             found = [self.topic.get(key, each, isolation=self.isolation) for each in self.partitions]
-            return iter(sorted((each for each in found if each is not None), key=_time)[-1:])
+            return iter(sorted((each for each in found if each is not None), key=time_of)[-1:])
         runs = [self._history(key, partition) for partition in self.partitions]
-        merged = heapq.merge(*runs, key=_time)
+        merged = heapq.merge(*runs, key=time_of)
         return iter(deque(merged, maxlen=1)) if last else merged
 
     def offsets(self) -> int:
@@ -372,8 +372,8 @@ class Reading:
             record
             for record in self.topic.history(key, partition)
             if low <= record.offset < (END if high is None else high)
-            and (since is None or since <= _time(record))
-            and (until is None or _time(record) < until)
+            and (since is None or since <= time_of(record))
+            and (until is None or time_of(record) < until)
         )
 
     def _read(self, partitions: list[int], *, follow: bool = False) -> Iterator[Record]:
@@ -390,10 +390,6 @@ class Reading:
             follow=follow,
             skip_damaged=self.skip_damaged,
         )
-
-
-def _time(record: Record) -> int:
-    return -1 if record.timestamp is None else record.timestamp
 
 
 # -- how they are printed --------------------------------------------------------------------------------
@@ -420,7 +416,7 @@ _FIELDS: dict[str, Render] = {
     "o": lambda record: b"%d" % record.offset,
     "p": lambda record: b"%d" % record.partition,
     "t": lambda record: record.topic.encode(),
-    "T": lambda record: b"%d" % (-1 if record.timestamp is None else record.timestamp),
+    "T": lambda record: b"%d" % time_of(record),
     "h": _headers,
 }
 

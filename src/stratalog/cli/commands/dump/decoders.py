@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 
-from stratalog.cli.dump.schema import Json, Reader, read_message, to_json
+from stratalog.cli.commands.dump.schema import Json, Reader, read_message, to_json
 from stratalog.errors import CorruptionError, FormatError, InvalidArgumentError
 from stratalog.kernel.dump import RawRecord
 from stratalog.wire.schema import MAX_VERSION, Message, table

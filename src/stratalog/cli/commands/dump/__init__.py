@@ -6,7 +6,7 @@ for programs.
 
 from __future__ import annotations
 
-from stratalog.cli.dump.command import (
+from stratalog.cli.commands.dump.command import (
     EXIT_NOT_FOUND,
     EXIT_OK,
     EXIT_PIPE,
@@ -15,7 +15,7 @@ from stratalog.cli.dump.command import (
     dump_command,
     dump_files,
 )
-from stratalog.cli.dump.output import DumpOptions
+from stratalog.cli.commands.dump.output import DumpOptions
 
 __all__ = [
     "EXIT_NOT_FOUND",

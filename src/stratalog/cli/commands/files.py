@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Annotated, Any, BinaryIO, Protocol
 
 from stratalog.analysis.payloads import decoded_batch, decoded_schema
-from stratalog.cli.analysis.formats import Formats, with_text
+from stratalog.cli.commands.formats import Formats, with_text
 from stratalog.cli.guard import WrongUsage
 from stratalog.cli.session import opt
 from stratalog.errors import InvalidArgumentError, NotFoundError

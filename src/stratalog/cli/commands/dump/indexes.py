@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from stratalog.cli.dump.logfile import Window, body_of
-from stratalog.cli.dump.output import MAX_INT, DumpOptions, Printer, Problems
+from stratalog.cli.commands.dump.logfile import Window, body_of
+from stratalog.cli.commands.dump.output import MAX_INT, DumpOptions, Printer, Problems
 from stratalog.errors import FormatError, UnsupportedCodecError
 from stratalog.format import producer_snapshot, txn_index
 from stratalog.format.layout import make_struct

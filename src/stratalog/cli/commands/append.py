@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
+from stratalog.cli.commands.read import unescape
 from stratalog.cli.console import counted, note, progress
 from stratalog.cli.guard import WrongUsage
-from stratalog.cli.read import unescape
 from stratalog.cli.session import Session, TopicArgument, arg, command_anywhere, opt
 from stratalog.config.units import parse_time
 from stratalog.errors import (

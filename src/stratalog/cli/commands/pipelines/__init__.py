@@ -23,7 +23,7 @@ class PipelineGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands and cmd_name in COMMANDS:
-            from stratalog.cli.pipelines import commands
+            from stratalog.cli.commands.pipelines import commands
 
             single = typer.Typer(add_completion=False, rich_markup_mode="rich")
             single.command(name=cmd_name)(getattr(commands, cmd_name))

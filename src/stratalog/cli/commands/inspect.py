@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.check import damage_facts, damage_table
+from stratalog.cli.commands.check import damage_facts, damage_table
+from stratalog.cli.commands.read import printable
 from stratalog.cli.console import Table, counted, progress, show, show_json
 from stratalog.cli.guard import ExitCode
-from stratalog.cli.read import printable
 from stratalog.cli.session import Session, arg, command, opt
 from stratalog.config.units import format_bytes, format_time
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stratalog.cli import guard
-from stratalog.cli.append import open_input
+from stratalog.cli.commands.append import open_input
+from stratalog.cli.commands.topics import ConfigOption, parse_settings
 from stratalog.cli.console import Table, note, progress
 from stratalog.cli.guard import WrongUsage
 from stratalog.cli.session import Session, TopicArgument, TopicsOption, arg, command, opt
-from stratalog.cli.topics import ConfigOption, parse_settings
 from stratalog.config.units import format_bytes, format_time, parse_time
 from stratalog.errors import FormatError, InvalidArgumentError, StratalogError, TopicExistsError
 

@@ -1,1 +1,0 @@
-"""Commands that look into logs and get data out of them."""
