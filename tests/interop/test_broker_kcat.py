@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import stratalog
 from stratalog import Broker, Store
 from tests.interop.client_programs import needed
+from tests.interop.kafka import ROOT, wait_until
 
 pytestmark = pytest.mark.interop
 
@@ -89,3 +91,21 @@ def test_a_transaction(broker: Broker, store: Store) -> None:
     produce = "-P", "-t", "orders", "-X", "transactional.id=kcat"
     kcat(broker, *produce, given="a\nb")
     assert [record.value for record in store["orders"].read()] == [b"a", b"b"]
+    end = store["orders"].log_end_offset()
+    command = [needed("kcat", "this test"), "-b", broker.bootstrap_servers, *produce]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as killed:
+        assert killed.stdin is not None
+        killed.stdin.write("c\n" * 20_000)
+        killed.stdin.flush()
+        wait_until(lambda: store["orders"].log_end_offset() > end, "records of an open transaction")
+        killed.kill()
+    kcat(broker, *produce, given="d")  # aborts what the one before it left
+    read = "-C", "-t", "orders", "-e", "-q", "-X"
+    assert kcat(broker, *read, "isolation.level=read_committed").split() == ["a", "b", "d"]
+    assert "c" in kcat(broker, *read, "isolation.level=read_uncommitted").split()
+
+
+def test_the_version_is_the_one_in_the_documentation(broker: Broker) -> None:
+    told = kcat(broker, "-V")
+    [version] = re.findall(r"Version ([\d.]+)", told)
+    assert f"| kcat | {version} |" in (ROOT / "docs" / "BROKER.md").read_text()
