@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from stratalog import Broker
+from tests.interop.client_programs import PROGRAMS
+from tests.interop.connector import CONNECTOR_VERSION
 
-PAGE = Path(__file__).parents[2] / "docs" / "BROKER.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "BROKER.md"
 
 
 def test_the_table_of_apis_is_that_of_the_code(broker: Broker) -> None:
@@ -16,3 +20,20 @@ def test_the_table_of_apis_is_that_of_the_code(broker: Broker) -> None:
     ]
     table = PAGE.read_text().partition("<!-- apis -->")[2].split("\n\n")[1]
     assert table.splitlines()[2:] == rows
+
+
+def test_the_table_of_clients_has_the_versions_that_are_tested() -> None:
+    """And a dash where a program has no such scenario. `make interop` looks at kcat's version."""
+    table = PAGE.read_text().partition("<!-- clients -->")[2].split("\n\n")[1]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    told = {row[0].split(" (")[0]: row for row in rows}
+    pins = (ROOT / "requirements" / "dev.txt").read_text()
+    locked = dict(re.findall(r"^([a-z-]+)==([\d.]+)", pins, re.MULTILINE))
+    versions = {name: locked[name] for name in ("confluent-kafka", "aiokafka", "kafka-python")}
+    versions |= {program.name: program.version for program in PROGRAMS}
+    versions["Spark's Kafka connector"] = CONNECTOR_VERSION
+    assert {name: row[1] for name, row in told.items() if name != "kcat"} == versions
+    columns = ("records", "times", "groups", "newer-groups", "static", "admin", "transactions")
+    for program in PROGRAMS:
+        passed = {name for name, cell in zip(columns, told[program.name][2:], strict=False) if cell != "–"}
+        assert passed == set(program.scenarios), program.name

@@ -44,7 +44,7 @@ class Program:
 
 
 def needed(tool: str, what: str) -> str:
-    """Return the path of a tool; its tests are skipped where it is not installed (in CI that is a failure)."""
+    """Return the path of a tool; its tests are skipped where it is not installed, which fails in CI."""
     found = shutil.which(tool)
     if found is None:
         pytest.skip(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.interop import connector
 from tests.interop.kafka import KafkaBroker
 
 if TYPE_CHECKING:
@@ -63,28 +62,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
         (broker.log_dir / ".kafka_cleanshutdown").unlink()
         broker.start()
         yield broker
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    import stratalog.spark
-
-    where = tmp_path_factory.mktemp("spark")
-    session = stratalog.spark.session(
-        "local[2]",
-        app_name="connector",
-        **{
-            "spark.driver.memory": "1g",
-            "spark.jars": connector.jars(),
-            "spark.sql.shuffle.partitions": 2,
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.warehouse.dir": str(where / "warehouse"),
-            "spark.local.dir": str(where / "local"),
-            "spark.log.level": "ERROR",
-        },
-    )
-    yield session
-    session.stop()
 
 
 def rows(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+import struct
 import threading
 from pathlib import Path
 
+import cramjam
 import pytest
 
 import stratalog
 from stratalog import Store, errors
 from stratalog.format import batch as batches
+from stratalog.format import codecs
+from stratalog.format.batch.encode import replace_body
 from stratalog.fs import MemoryFileSystem, RealFile, RealFileSystem
 from stratalog.fs.contract import Mode
 from tests.store.test_door import make_batch, values
@@ -136,3 +140,30 @@ def test_max_message_bytes_is_compared_with_what_is_stored() -> None:
             topic.append_batches(0, make_batch([b"a"]) + make_batch([zeros], codec=4))  # as it is stored
         assert "batch 1" in str(caught.value)
         assert topic.log_end_offset() == 0
+
+
+def lz4_frame(data: bytes, linked: bool = False) -> bytes:
+    writer = cramjam.lz4.Compressor(level=1, block_linked=linked)
+    writer.compress(data)
+    return bytes(writer.finish())
+
+
+def test_lz4_that_kafkas_clients_do_not_read_is_refused() -> None:
+    """They read one frame of independent blocks; a consumer would stop at the batch for ever."""
+    batch = make_batch([b"a" * 200_000, b"b"])
+    body = bytes(batch[batches.HEADER_SIZE :])
+    half = len(body) // 2
+    skippable = struct.pack("<II", 0x184D2A50, 3) + b"abc"
+    refused = {
+        "linked blocks": lz4_frame(body, linked=True),
+        "more than one frame": lz4_frame(body[:half]) + lz4_frame(body[half:]),
+        "of more than one": lz4_frame(body) + skippable,
+        "not begin with a frame": skippable + lz4_frame(body),
+    }
+    with opened() as store:
+        topic = store.create_topic("t")
+        for reason, packed in refused.items():
+            with pytest.raises(errors.InvalidRecordError, match=reason):
+                topic.append_batches(0, replace_body(batch, packed, codecs.LZ4))
+        topic.append_batches(0, replace_body(batch, lz4_frame(body), codecs.LZ4))
+        assert values(topic) == [b"a" * 200_000, b"b"]

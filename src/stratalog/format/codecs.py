@@ -62,6 +62,8 @@ LZ4_MAGIC = 0x184D2204
 LZ4_HEADER = struct.pack("<I", LZ4_MAGIC) + b"\x60\x40\x82"
 LZ4_BLOCK_BYTES = 64 << 10
 LZ4_UNCOMPRESSED = 0x80000000
+LZ4_INDEPENDENT, LZ4_RESERVED = 0x20, 0x03
+LZ4_MIN_BYTES = 11
 LZ4_MAX_RATIO = 255
 LZ4_MAX_LEVEL = 12
 
@@ -315,6 +317,19 @@ def _lz4_frame(view: memoryview, position: int) -> tuple[int, int]:
         bound += stored if length & LZ4_UNCOMPRESSED else min(block_max, stored * LZ4_MAX_RATIO)
         position += 4 + stored + (4 if flags & 16 else 0)
     return bound, position + 4 + (4 if flags & 4 else 0)
+
+
+def unread_by_kafka(data: Buffer) -> str | None:
+    """Return why Kafka's Java clients would not read all of lz4 that decompresses; None if they do.
+
+    They read one frame, of independent blocks and without a dictionary.
+    """
+    view = memoryview(data)
+    if len(view) < LZ4_MIN_BYTES or _U32.unpack_from(view)[0] != LZ4_MAGIC:
+        return "lz4 does not begin with a frame"
+    if not view[4] & LZ4_INDEPENDENT or view[4] & LZ4_RESERVED:
+        return "lz4 with linked blocks or a dictionary"
+    return None if _lz4_frame(view, 4)[1] == len(view) else "lz4 of more than one frame"
 
 
 # -- zstd

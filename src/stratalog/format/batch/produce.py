@@ -90,11 +90,17 @@ def _unpack(
         body: memoryview | bytes = view[header.position + HEADER_SIZE : header.position + header.size]
         attributes, crc = header.attributes, header.crc
         if header.codec:
+            packed = body
             try:
-                body = scratch.decompress(header.codec, body, max_bytes=max_decompressed_bytes)
+                body = scratch.decompress(header.codec, packed, max_bytes=max_decompressed_bytes)
             except CorruptionError as error:
                 reason = f"batch {row}: {error.reason}"
                 raise CorruptionError(reason, position=header.position).in_batch(row) from error
+            unread = codecs.unread_by_kafka(packed) if header.codec == codecs.LZ4 else None
+            if unread:
+                raise InvalidRecordError(
+                    f"batch {row}: {unread}, which Kafka's clients do not read"
+                ).in_batch(row)
             code = info.walk(row, body)
             if code:
                 _refuse(info, data, code, max_bytes)

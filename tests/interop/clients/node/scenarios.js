@@ -17,9 +17,23 @@ const admin = kafka.admin()
 // kafkajs brings gzip; the others are plugged in.
 CompressionCodecs[CompressionTypes.Snappy] = require('kafkajs-snappy')
 CompressionCodecs[CompressionTypes.LZ4] = () => ({
-  compress: async (encoder) => Buffer.from(lz4.compress(encoder.buffer)),
+  compress: async (encoder) => lz4Frame(encoder.buffer),
   decompress: async (buffer) => Buffer.from(lz4.decompress(buffer)),
 })
+
+// lz4js makes frames of linked blocks, which Kafka refuses: these are independent, of 64 KiB.
+function lz4Frame(data) {
+  const parts = [Buffer.from([0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82])]
+  for (let at = 0; at < data.length; at += 65536) {
+    const raw = data.subarray(at, at + 65536)
+    const room = lz4.makeBuffer(lz4.compressBound(raw.length))
+    const size = lz4.compressBlock(raw, room, 0, raw.length, new Uint32Array(65536))
+    const length = Buffer.alloc(4)
+    length.writeUInt32LE(size || (raw.length | 0x80000000) >>> 0)
+    parts.push(length, size ? Buffer.from(room.subarray(0, size)) : raw)
+  }
+  return Buffer.concat([...parts, Buffer.alloc(4)])
+}
 
 // -- producing, consuming, seeking
 
