@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +97,35 @@ if {closed}:
     done = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True, check=True)
     assert done.stdout == b"10\n"
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("when", ["start", "end"])
+def test_an_interrupted_scan_leaves_no_thread(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_scan, "PIECE_BYTES", 4096)
+    start, join = threading.Thread.start, threading.Thread.join
+
+    def start_then_stop(thread: threading.Thread) -> None:
+        start(thread)
+        if when == "start" and thread.name.startswith("stratalog-scan"):
+            raise KeyboardInterrupt
+
+    def stop(threads: object, *_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", start_then_stop)
+    if when == "end":
+        monkeypatch.setattr(arrow_scan._Threads, "__exit__", stop)
+    with stratalog.open("/data", fs=MemoryFileSystem(), background=False) as store:
+        topic = store.create_topic("t", 1)
+        for _ in range(20):
+            topic.append_many([Record(bytes(1000))] * 10)
+        try:
+            topic.scan(threads=2).read_all()
+            pytest.fail("no interrupt came")
+        except KeyboardInterrupt as error:
+            error.__traceback__ = None
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name.startswith("stratalog-scan"):
+            join(thread, 10)
+            assert not thread.is_alive()

@@ -131,6 +131,37 @@ def test_nothing_acknowledged_after_an_interrupted_deletion_is_lost() -> None:
     assert outcomes == {True, False}
 
 
+@pytest.mark.usefixtures("plain_locks")
+@pytest.mark.parametrize(("change", "name", "partition"), [("create", "n", 2), ("add", "t", 3)])
+def test_partitions_that_appeared_outlive_an_interrupt(change: str, name: str, partition: int) -> None:
+    outcomes = set()
+    for at in range(1, 3000):
+        fs = MemoryFileSystem()
+        store = opened(fs)
+        filled(store)
+        interrupter = Interrupter(KeyboardInterrupt, at, within="/store/opening.py")
+        try:
+            interrupter.run(lambda store=store: CHANGES[change](store))  # type: ignore[misc]
+        except KeyboardInterrupt:
+            pass
+        else:
+            break
+        there = name in store and store.topic(name).partitions > partition
+        outcomes.add(there)
+        if there:
+            store.topic(name).append(b"new", partition=partition, sync=True)
+        crashed = fs.survivor("kill", random.Random(at))
+        store.close()
+        for left in (crashed, fs):
+            with opened(left) as again:
+                assert (name in again and again.topic(name).partitions > partition) == there, (
+                    interrupter.where
+                )
+                if there:
+                    assert [each.value for each in again.topic(name).read(partition)] == [b"new"]
+    assert outcomes == {True, False}
+
+
 @pytest.mark.parametrize("operation", ["rename", "sync_dir", "remove", "mutating"])
 def test_an_import_that_failed_leaves_nothing_and_can_be_repeated(operation: str) -> None:
     failures = 0
@@ -165,7 +196,7 @@ def test_a_new_topic_takes_no_directory_that_is_in_the_way() -> None:
     with opened(fs) as store:
         fs.make_dir("/one/n-1")
         fs.make_dir("/two/n-1")
-        with pytest.raises(StorageError, match=r"n-1 is in the way"):
+        with pytest.raises(StorageError, match=r"n-1 exists already"):
             store.create_topic("n", 2)
         assert store.topics() == []
         for path in DIRS:

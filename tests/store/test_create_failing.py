@@ -44,3 +44,33 @@ def test_it_is_whole_or_not_there() -> None:
                         store.topic("t").append(b"one", partition=partition)
                     except StorageError as error:
                         pytest.fail(f"syncs failing from call {at} on: {error}")
+
+
+@pytest.mark.parametrize("operation", ["open", "rename", "*"])
+def test_what_is_left_of_it_is_in_nobodys_way(operation: str) -> None:
+    """The disk fails from some call on, as without file handles left; then it works, and all goes on."""
+    failures = 0
+    for after in range(80):
+        memory = MemoryFileSystem()
+        fs = FailingFileSystem(memory)
+        store = stratalog.open(["/one", "/two"], fs=fs, background=False)
+        store.create_topic("other")
+        fs.inject(Fault(operation, after=after, error=errno.EMFILE))
+        try:
+            store.create_topic("t", 3)
+        except StorageError:
+            failures += 1
+        fs.heal()
+        again = after % 2 == 0
+        if "t" not in store and again:
+            store.create_topic("another")
+            store.create_topic("t", 3)
+        made = "t" in store
+        try:
+            store.close()
+        except StorageError as error:
+            pytest.fail(f"failing from call {after} on: {error}")
+        with stratalog.open(["/one", "/two"], fs=memory, background=False) as store:
+            assert ("t" in store) == made, after
+            assert store.create_topic("t", 3, if_not_exists=True).append(b"x", partition=2).offset == 0
+    assert failures > 5

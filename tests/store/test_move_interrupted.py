@@ -184,3 +184,20 @@ def test_a_move_that_cannot_be_undone_is_tried_again_by_the_next_operation() -> 
         topic.append(b"20")
     fs.heal()
     check(disk, store, topic, "healed")
+
+
+@pytest.mark.parametrize("within", ["/store/store.py", "/store/moving.py"])
+def test_a_repair_that_is_interrupted_leaves_the_partition_in_use(within: str) -> None:
+    operations = [OPERATIONS[each] for each in ("append", "flush", "erase", "compact", "repair", "time")]
+    for at in range(1, 200):
+        disk = MemoryFileSystem()
+        store = opened(disk)
+        topic = filled(store, 20)
+        interrupter = Interrupter(KeyboardInterrupt, at, within)
+        try:
+            interrupter.run(lambda store=store: store.repair("t", 0, action="rebuild-indexes"))  # type: ignore[misc]
+        except KeyboardInterrupt:
+            operations[at % len(operations)](store, topic)
+            check(disk, store, topic, f"{at}: {interrupter.where}")
+        else:
+            return

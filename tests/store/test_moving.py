@@ -254,3 +254,18 @@ def test_a_move_that_fails_on_a_full_disk_keeps_aborted_records_out_of_sight() -
     with opened(fs) as store:
         found = [each.value for each in store.topic("t").read(0, isolation="read_committed")]
         assert found == [*expected, b"after"]
+
+
+def test_a_file_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+    places = [tmp_path / "one", tmp_path / "two"]
+    for place in places:
+        place.mkdir()
+    with stratalog.open(places, background=False) as store:
+        topic = filled(store)
+        here = next(place for place in places if (place / "t-0").exists())
+        there = places[1 - places.index(here)]
+        (here / "t-0" / "notes").symlink_to(tmp_path / "nowhere")
+        with pytest.raises(StorageError, match=r"t-0/notes is gone"):
+            store.move_partition("t", 0, str(there))
+        topic.append(b"20")
+        assert values(topic) == [b"%d" % i for i in range(21)]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.read.reader import Isolation
     from stratalog.log.segment.segment import Segment
-    from stratalog.store.catalog import State, View
+    from stratalog.store.catalog import State
     from stratalog.store.partitions import Partitions
 
 
@@ -40,12 +40,12 @@ T = TypeVar("T")
 
 
 def is_moved(fs: FileSystem, directory: str) -> bool:
-    """Whether this partition was being moved elsewhere: where it has a twin, the twin counts."""
+    """Return True if this partition was being moved elsewhere: where it has a twin, the twin counts."""
     return fs.exists(f"{directory}/{MOVED}")
 
 
 def take_mark_off(fs: FileSystem, directory: str) -> None:
-    """The move never happened: this is the partition after all."""
+    """Remove the mark of a move that did not happen: this directory is the partition."""
     fs.remove(f"{directory}/{MOVED}")
     fs.sync_dir(directory)
 
@@ -118,15 +118,26 @@ class Move:
 
 
 class Moves:
-    """The moves of a store that are in doubt. Everything here happens inside ``changes.of`` of the topic."""
+    """The moves of a store that are in doubt, and partitions that are closed for a repair.
+
+    Everything here happens inside ``changes.of`` of the topic.
+    """
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
-        self._in_doubt: dict[tuple[str, int], tuple[Move, PartitionWriter]] = {}
+        self._in_doubt: dict[tuple[str, int], tuple[Move | None, PartitionWriter]] = {}
+        """No move: the partition is to be opened again where it is."""
 
     def topics(self) -> set[str]:
         """Return the topics with a move that is under way or was cut short."""
         return {name for name, _ in self._in_doubt.copy()} if self._in_doubt else set()
+
+    def close(self, writer: PartitionWriter) -> None:
+        """Close a partition for a repair; `settle` opens it again."""
+        self._in_doubt[writer.topic, writer.partition] = (None, writer)
+        writer.close()
+        for segment in writer.segments():
+            segment.forget()
 
     def make(self, writer: PartitionWriter, target: LogDir) -> None:
         """Move a partition. When this fails, or is interrupted, it goes on in its old place."""
@@ -140,8 +151,9 @@ class Moves:
                 writer.close()
             if partitions.archives.tiering is not None:
                 partitions.archives.tiering.suspend(name, partition)
-            move.copy()
-            move.commit()
+            with or_missing(writer):
+                move.copy()
+                move.commit()
             moved = entry.placed({partition: (target, move.final)})
             partitions.opening.open_and_publish(moved, {partition: writer.log_start_offset})
         finally:
@@ -156,14 +168,15 @@ class Moves:
             if key[0] == name:
                 if self._partitions.registry.view(*key) is writer:
                     self._go_back(move, writer)
-                elif self._partitions.place(*key)[1] == move.final:
+                elif move is not None and self._partitions.place(*key)[1] == move.final:
                     self._finish(move, writer)
                 del self._in_doubt[key]
 
-    def _go_back(self, move: Move, writer: PartitionWriter) -> None:
+    def _go_back(self, move: Move | None, writer: PartitionWriter) -> None:
         with writer.maintenance, suppress(StorageError, OSError):  # opening it again finds what is there
             writer.close()
-        move.undo()
+        if move is not None:
+            move.undo()
         entry = self._partitions.entries[writer.topic]
         try:
             self._partitions.opening.open_and_publish(entry, {writer.partition: writer.log_start_offset})
@@ -228,7 +241,7 @@ def unmoved(
 
 
 class _SteadyView:
-    """Passes everything on to the writer that the partition has now; what is asked often, by a method."""
+    """Passes everything on to the partition's present writer; frequent calls have a method of their own."""
 
     __slots__ = ("_partitions", "_registry", "_state", "_writer", "partition", "topic")
 

@@ -1,6 +1,6 @@
 """From log directories to partitions: find them, create new ones, open each for writing.
 
-A start lists the directories, finishes creations and deletions that a crash cut short, and recovers every
+A start lists the directories, finishes creations and deletions that a crash interrupted, and recovers every
 partition. A partition that cannot be opened is offline by itself, with its reason; a disk that fails takes
 its directory offline. A partition that the settings know and no directory holds is offline: only partitions
 that the settings call unfinished are created.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from stratalog import locks
+from stratalog.config import TopicConfig
 from stratalog.errors import (
     ConfigError,
     DiskFullError,
@@ -64,6 +65,8 @@ class _Job(NamedTuple):
     new: bool = False
     reopened: bool = False
     at_start: bool = False
+    config: TopicConfig | None = None
+    """The topic's settings, where they were looked up for all of its partitions."""
 
 
 class Opening:
@@ -89,6 +92,8 @@ class Opening:
         """Called by `wake`; the background thread, which starts after the first partitions, sets it."""
         self.recovery: list[RecoveryReport] = []
         """What the start found in each partition, and what was cut or missing in those opened later."""
+        self._in_vain: dict[uuid.UUID, Mapping[int, Place]] = {}
+        """Partitions that could not be made, by topic id: what may be left of them is no topic's."""
         self.offline: dict[tuple[str, int], Exception] = {}
         """Partitions that could not be opened, with the reason; their directories are online."""
         self.topic_ids: WeakKeyDictionary[PartitionWriter, uuid.UUID | None] = WeakKeyDictionary()
@@ -210,7 +215,7 @@ class Opening:
         return True
 
     def _one_of(self, twin: tuple[LogDir, str] | None, found: tuple[LogDir, str]) -> tuple[LogDir, str]:
-        """A partition found twice: a move that a crash cut short left a mark on the old one."""
+        """Choose one of two directories of a partition: an interrupted move left a mark on the old one."""
         fs = self._context.fs
         if twin is None:
             return found
@@ -228,7 +233,7 @@ class Opening:
         )
 
     def finish_creations(self) -> None:
-        """Make what a crash kept `create_topic` from making: the settings are durable, so the topic is.
+        """Finish creations that a crash interrupted: the settings are durable, so the topic is.
 
         Only partitions that the settings call unfinished are made: any other that is not there is missing.
         """
@@ -241,36 +246,47 @@ class Opening:
                 where.complete_partition(directory, entry.id)
             absent = [number for number in range(first, entry.partitions) if number not in entry.directories]
             if absent and len(self._dirs.online()) == len(self._dirs.all):
-                entry = entry.placed(self._make(entry, absent))
+                places = self._places(entry, absent)
+                self._make(entry, places)
+                entry = entry.placed(places)
                 self._registry.put(entry)
             if known is not None and len(entry.directories) == entry.partitions:
                 self._settings.save_topic(entry)
 
-    def _make(self, entry: TopicEntry, partitions: Sequence[int]) -> dict[int, Place]:
-        """Make directories for partitions, spread over the log directories; durable on return."""
+    def _places(self, entry: TopicEntry, partitions: Sequence[int]) -> dict[int, Place]:
+        """Choose the directories of new partitions, spread over the log directories."""
+        return {
+            number: (where, where.file(partition_dir(entry.name, number)))
+            for number, where in zip(partitions, self.spread(len(partitions)), strict=True)
+        }
+
+    def _make(self, entry: TopicEntry, places: Mapping[int, Place]) -> None:
+        """Make directories for partitions; durable on return."""
         assert entry.id is not None
+        self.remove_in_vain()
         shares: dict[LogDir, list[int]] = {}
-        for partition, where in zip(partitions, self.spread(len(partitions)), strict=True):
+        for partition, (where, _) in places.items():
             shares.setdefault(where, []).append(partition)
-        places: dict[int, Place] = {}
-        try:
-            for where, share in shares.items():
-                self._settings.mark_dirty(where)
-                for partition in share:
-                    self._finish_deletion(where, where.file(partition_dir(entry.name, partition)))
-                made = where.create_partitions(entry.name, share, entry.id)
-                places.update({partition: (where, directory) for partition, directory in made.items()})
-        except BaseException:
-            _remove(places)
-            raise
-        return places
+        for where, share in shares.items():
+            self._settings.mark_dirty(where)
+            for partition in share:
+                self._finish_deletion(where, places[partition][1])
+            where.create_partitions(entry.name, share, entry.id)
 
     def recover(self) -> None:
         """Open every partition for writing, several at a time."""
         self.finish_creations()
         jobs = [
-            _Job(entry, number, known.log_start.get(key) or 0, known.recovery_point.get(key), at_start=True)
+            _Job(
+                entry,
+                number,
+                known.log_start.get(key) or 0,
+                known.recovery_point.get(key),
+                at_start=True,
+                config=config,
+            )
             for entry in self._registry.entries.values()
+            for config in [self._usable_config(entry)]
             for number, (where, _) in entry.directories.items()
             if where.offline is None
             for key, known in [((entry.name, number), where.checkpoints)]
@@ -288,6 +304,13 @@ class Opening:
             if writer is not None:
                 opened.setdefault(job.entry.name, {})[job.partition] = writer
         self._registry.put_all((self._registry.entries[name], writers) for name, writers in opened.items())
+
+    def _usable_config(self, entry: TopicEntry) -> TopicConfig | None:
+        """Return a topic's settings; None if they are unusable, which takes each partition offline."""
+        try:
+            return entry.config(self._config)
+        except ConfigError:
+            return None
 
     def _open(self, job: _Job) -> PartitionWriter | None:
         """Open one partition; when it fails, take it offline and return None.
@@ -310,7 +333,7 @@ class Opening:
     def _open_writer(self, job: _Job) -> PartitionWriter:
         context, entry, partition = self._context, job.entry, job.partition
         where, directory = entry.directories[partition]
-        config = entry.config(self._config)
+        config = job.config or entry.config(self._config)
         how = OpenAs(
             # How the directory was found says nothing of what this store wrote, or failed to write, since.
             clean=job.new or (where.clean and not job.reopened),
@@ -344,26 +367,62 @@ class Opening:
             writer.flush()
         return writer
 
-    def create_partitions(self, entry: TopicEntry, partitions: Sequence[int]) -> TopicEntry:
-        """Make partitions of a topic that is in the settings, and publish them; return the new entry.
+    def create_partitions(self, entry: TopicEntry, before: TopicEntry | None) -> None:
+        """Make and publish the partitions that a topic has more than ``before``.
 
-        They appear together or, on an error, not at all.
+        They appear together or, on an error, not at all. An interrupt after they appeared takes nothing back:
+        other threads may have written to them.
         """
-        places = self._make(entry, partitions)
+        numbers = range(0 if before is None else before.partitions, entry.partitions)
+        places = self._places(entry, numbers)
         made = entry.placed(places)
         try:
-            return self.open_and_publish(
-                made,
-                dict.fromkeys(partitions, 0),
-                new=True,
-                before=lambda: self._settings.save_topic(made),
+            self._settings.save_topic(entry, creating=numbers.start)
+            self._make(entry, places)
+            self.open_and_publish(
+                made, dict.fromkeys(numbers, 0), new=True, before=lambda: self._settings.save_topic(made)
             )
         except BaseException:
-            # No directory goes while the settings may say that it is complete: the next start would miss it.
-            with suppress(StorageError, OSError):
-                self._settings.save_topic(entry, creating=min(partitions), as_far_as_possible=True)
-                _remove(places)
+            known = self._registry.topic(entry.name)
+            if known is None or known.id != entry.id or known.partitions < entry.partitions:
+                self._unmake(entry, places, before)
             raise
+
+    def _unmake(self, entry: TopicEntry, places: Mapping[int, Place], before: TopicEntry | None) -> None:
+        """Take back partitions that were not published; what the disk does not let go of, later."""
+        assert entry.id is not None
+        self._in_vain[entry.id] = places
+        with suppress(StorageError, OSError):
+            # No directory goes while the settings may say that it is complete: the next start would miss it.
+            if self._exist(places):
+                self._settings.save_topic(entry, creating=min(places), as_far_as_possible=True)
+                self._remove(entry.id, places)
+        with suppress(StorageError, OSError):
+            self._settings.restore_topic(entry.name, before)
+            self.remove_in_vain()
+
+    def remove_in_vain(self) -> None:
+        """Remove directories that are left of partitions which could not be made, or raise."""
+        for topic_id, places in self._in_vain.copy().items():
+            if self._exist(places):
+                self._settings.renew()
+                self._remove(topic_id, places)
+            self._in_vain.pop(topic_id, None)
+
+    def _exist(self, places: Mapping[int, Place]) -> bool:
+        return any(self._context.fs.exists(directory) for _, directory in places.values())
+
+    def _remove(self, topic_id: uuid.UUID, places: Mapping[int, Place]) -> None:
+        """Remove partitions of a topic where they are there; one that fails holds up no other."""
+        failed: StorageError | OSError | None = None
+        for where, directory in places.values():
+            try:
+                if self._context.fs.exists(directory) and where.read_topic_id(directory) == topic_id:
+                    where.delete_partition(directory)
+            except (StorageError, OSError) as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     def open_and_publish(
         self,
@@ -456,7 +515,7 @@ class Opening:
         ]
 
     def warn_of_missing(self) -> None:
-        """Tell, once the store is open, which partitions no directory holds, and which directory may."""
+        """Warn, once the store is open, of partitions that no directory holds, and which directory may."""
         missing = [
             f"{entry.name}-{number}"
             for entry in self._registry.entries.values()
@@ -500,13 +559,6 @@ class Opening:
             placed = entry.placed({partition: (where, made[partition])})
             self.open_and_publish(placed, {partition: start}, new=True)
         return report
-
-
-def _remove(places: Mapping[int, Place]) -> None:
-    """Remove directories that were made in vain, as far as the disk allows."""
-    for where, directory in places.values():
-        with suppress(StorageError, OSError):
-            where.delete_partition(directory)
 
 
 def _list_partitions(where: LogDir, into: Listing) -> None:

@@ -65,7 +65,7 @@ class SavedSettings:
         with self._saving:
             if entry.id in self._deleting:
                 raise UnknownTopicError(
-                    f"topic {entry.name} is being deleted, and that was cut short; delete it again"
+                    f"topic {entry.name} is being deleted, and the deletion was interrupted: delete it again"
                 )
             saved = replace(_settings_of(entry), creating=creating)
             topics = {**self.current.topics, entry.name: saved}
@@ -120,6 +120,11 @@ class SavedSettings:
         with self._saving:
             if self._in_doubt:
                 self._save(self.current.topics)
+
+    def renew(self) -> None:
+        """Write the settings that are in force to every directory, whatever the files say."""
+        with self._saving:
+            self._save(self.current.topics)
 
     def allocate_producer_ids(self, count: int, taken: Collection[int]) -> range:
         """Reserve ``count`` ids in a row, none of them in ``taken``; durable before they are returned."""
@@ -212,7 +217,7 @@ class SavedSettings:
         return known
 
     def _unsaved(self) -> bool:
-        """True when the file lacks the broker settings of this open, or one of its directories."""
+        """Return True when the file lacks the broker settings of this open, or one of its directories."""
         return self.current.store != self._kept() or self.current.directories != self._directories()
 
     def _kept(self) -> dict[str, str]:

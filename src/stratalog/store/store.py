@@ -11,7 +11,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -164,8 +164,8 @@ class Store:
         self._closing = locks.lock("closing")
         """Held while the store is closed, I/O and all; only `close` takes it."""
         self._released = False
+        """True when the locks, files and threads are given back, or belong to a forked child's parent."""
         self._close_failure: BaseException | None = None
-        """True when the locks, files and threads are given back, or are a forked child's parent's."""
         self._background: Background | None = None
         self._made_lifecycle: Lifecycle | None = None
         self._janitor: Janitor | None = None
@@ -287,14 +287,14 @@ class Store:
         return isinstance(name, str) and name in self.topics()
 
     def __iter__(self) -> Iterator[Topic]:
-        """The topics, by name."""
+        """Iterate over the topics, by name."""
         return iter([self.topic(name) for name in self.topics()])
 
     def __len__(self) -> int:
         return len(self.topics())
 
     def __bool__(self) -> bool:
-        """True also without topics."""
+        """Return True, also without topics."""
         return True
 
     def create_topic(
@@ -316,13 +316,7 @@ class Store:
             if if_not_exists and name in self.partitions.entries:
                 return self.topic(name)
             topic_import.check_free(self.partitions, name)
-            try:
-                self.partitions.settings.save_topic(entry, creating=0)
-                self.partitions.opening.create_partitions(entry, range(entry.partitions))
-            except BaseException:
-                with suppress(StorageError, OSError):
-                    self.partitions.settings.restore_topic(name, None)
-                raise
+            self.partitions.opening.create_partitions(entry, None)
         return self.topic(name)
 
     def check_new_topic(self, name: str, partitions: int | None, config: Mapping[str, object]) -> None:
@@ -337,21 +331,15 @@ class Store:
         total = check_number("total", total, 1, MAX_PARTITIONS)
         if name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
             raise InvalidArgumentError(
-                f"{name} keeps its number of partitions: groups or transactions are found by it, and would be"
-                " lost"
+                f"{name} keeps its number of partitions: it decides where a group or transaction is stored,"
+                " and all of them would be lost"
             )
         with self.partitions.changes.of(name):
             entry = self.partitions.entry(name)
             if total <= entry.partitions:
                 raise InvalidArgumentError(f"{name} has {entry.partitions} partitions; {total} is not more")
             grown = replace(entry.owned(), partitions=total)
-            try:
-                self.partitions.settings.save_topic(grown, creating=entry.partitions)
-                self.partitions.opening.create_partitions(grown, range(entry.partitions, total))
-            except BaseException:
-                with suppress(StorageError, OSError):
-                    self.partitions.settings.restore_topic(name, entry)
-                raise
+            self.partitions.opening.create_partitions(grown, entry)
             self.topic(name).refresh_writers()
 
     def alter_topic(
@@ -528,14 +516,9 @@ class Store:
                 writer = partitions.writer(name, partition)
             where, directory = partitions.place(name, partition)
             partitions.settings.mark_dirty(where)
-            start = where.checkpoints.log_start.get((name, partition)) or 0
-            if not offline:
-                start = writer.log_start_offset
             try:
                 if not offline:
-                    writer.close()
-                    for segment in writer.segments():
-                        segment.forget()
+                    partitions.moves.close(writer)
                 return repair_partition(
                     partitions.context,
                     directory,
@@ -546,7 +529,11 @@ class Store:
                     dry_run=False,
                 )
             finally:
-                partitions.opening.open_and_publish(entry, {partition: start})
+                if offline:
+                    start = where.checkpoints.log_start.get((name, partition)) or 0
+                    partitions.opening.open_and_publish(entry, {partition: start})
+                else:
+                    partitions.moves.settle(name)
                 self.topic(name).refresh_writers()
 
     def _try_repair(self, name: str, partition: int, action: str) -> RepairReport:
@@ -574,7 +561,7 @@ class Store:
                 partitions.opening.load()
         if missing:
             return partitions.opening.give_up(entry, partition, action=action, dry_run=True)
-        raise StorageError(f"{directory}: a file went while it was checked; try again") from gone
+        raise StorageError(f"{directory}: a file was removed while it was checked: try again") from gone
 
     # -- the life of segments ---------------------------------------------------------------------------
 
@@ -718,8 +705,6 @@ class Store:
         staged = check_all("files", files, StagedFile, "staged files")
         return self.journal.commit(Entry(query, batch, tuple(staged), job), progress)
 
-    # -- numbers ---------------------------------------------------------------------------------------
-
     # -- consumers -----------------------------------------------------------------------------------
 
     def consumer(
@@ -854,7 +839,7 @@ class Store:
         return [log_dir_numbers(self.partitions, each) for each in self.partitions.dirs.all]
 
     def open_files(self) -> int:
-        """The number of file handles the store has open now."""
+        """Return the number of file handles the store has open now."""
         return self.partitions.context.handles.stats().open
 
     @property
