@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     environment = _environment(sizes.name, repeat) | {"sections": options.section}
     began = time.monotonic()
     sections: list[Section] = []
-    failed: list[str] = []
+    failures = 0
     try:
         with ExitStack() as stack:
             servers: list[Server] = [Ours(base / "stratalog")]
@@ -65,16 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 server.start()
             bench = Bench(sizes, repeat, base, servers, options.minutes)
             for at, name in enumerate(names):
-                try:
-                    if name != "start":
-                        bench.warm_up()
-                    sections.extend((SECTIONS | ONLY_ASKED)[name](bench))
-                except FAILURES as error:
-                    bench.say(f"{name} failed: {error!r}")
-                    failed.append(name)
-                    sections.append(_failed(name, error))
-                    for server in servers:
-                        bench.start_again(server)
+                failed = not _measure(bench, name, sections)
+                failures += failed
                 about = environment | {
                     "minutes": round((time.monotonic() - began) / 60, 1),
                     "load_average": round(os.getloadavg()[0], 1),
@@ -85,6 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 kept.write_text(raw + "\n")
                 if target is not None:
                     target.write_text(text)
+                if failed:
+                    for server in servers:
+                        bench.start_again(server)
     except (MismatchError, subprocess.SubprocessError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
@@ -92,7 +87,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutil.rmtree(base, ignore_errors=True)
     print(raw if options.json else text)
     print(f"bench: raw numbers in {kept.relative_to(ROOT)}", file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if failures else 0
+
+
+def _measure(bench: Bench, name: str, sections: list[Section]) -> bool:
+    """Add what one section measured; False if it failed, which is added too."""
+    try:
+        if name != "start":
+            bench.warm_up()
+        sections.extend((SECTIONS | ONLY_ASKED)[name](bench))
+    except FAILURES as error:
+        bench.say(f"{name} failed: {error!r}")
+        sections.append(_failed(name, error))
+        return False
+    return True
 
 
 def _failed(name: str, error: Exception) -> Section:

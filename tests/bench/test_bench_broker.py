@@ -6,12 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import stratalog
+from bench.broker import __main__
+from bench.broker.bench import Bench
 from bench.broker.sections import SECTIONS, at_least, at_most
 from bench.broker.servers import KAFKA, OURS
-from bench.harness import Row, Section
+from bench.harness import MismatchError, Row, Section
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(stratalog.__file__).resolve().parents[1]
@@ -55,6 +60,28 @@ def test_unknown_sections_are_named() -> None:
     assert done.returncode == 2
     assert "nonsense" in done.stderr
     assert ", ".join(SECTIONS) in done.stderr
+
+
+def test_a_section_that_fails_is_told_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(bench: Bench) -> Iterator[Section]:
+        yield from SECTIONS["start"](bench)
+        bench.servers[0].stop()
+        raise MismatchError("it is gone")
+
+    monkeypatch.setattr(
+        __main__, "SECTIONS", {"broken": broken, "start": SECTIONS["start"], "memory": SECTIONS["memory"]}
+    )
+    written = tmp_path / "RESULTS.md"
+    where = ["--dir", str(tmp_path), "--report", str(written)]
+    assert __main__.main(["--quick", "--no-kafka", "broken", "memory", *where]) == 1
+    text = written.read_text()
+    assert "| broken: everything is measured | failed" in " ".join(text.split())
+    assert "It ended with an error: it is gone." in text
+    assert "## Start to ready" in text, "what it measured before it failed"
+    assert "## Memory after a load" in text
+    assert "not finished" not in text
 
 
 def test_bars_compare_with_kafka_and_say_when_they_are_missed() -> None:

@@ -25,7 +25,6 @@ SWEEP = 1024
 """The least number of timers among which those that were taken back are looked for."""
 PATIENCE_S = 0.0003
 """How long a pause is waited for."""
-UNEXPECTED = "an unexpected error in the broker"
 
 _log = logging.getLogger("stratalog.broker")
 
@@ -129,7 +128,7 @@ class EventLoop:
                     try:
                         act(events)
                     except Exception:  # noqa: BLE001 - as in `attempt`, without its call
-                        _log.exception(UNEXPECTED)
+                        self.report()
             while self._timers and self._timers[0][0] <= now:
                 timer = heapq.heappop(self._timers)[2]
                 if timer.act is not None:
@@ -170,4 +169,9 @@ class EventLoop:
         try:
             act(*args)
         except Exception:  # noqa: BLE001 - a mistake in one call must not end the others
-            _log.exception(UNEXPECTED)
+            EventLoop.report()
+
+    @staticmethod
+    def report() -> None:
+        """Log the error that is being handled."""
+        _log.exception("an unexpected error in the broker")

@@ -113,7 +113,10 @@ class Shortcut:
             for at in range(0, len(requests), TOGETHER):
                 self._loop.attempt(self._append_together, requests[at : at + TOGETHER], topic, answers)
         for connection, answer in answers:
-            self._loop.attempt(connection.answer, answer)
+            try:
+                connection.answer(answer)
+            except Exception:  # noqa: BLE001 - as in the loop: that of one connection is not the others'
+                self._loop.report()
 
     def _append_together(
         self, requests: list[_Produce], topic: Topic, answers: list[tuple[Connection, Answer]]
@@ -128,22 +131,36 @@ class Shortcut:
             if len(requests) > 1:
                 data = bytearray().join([each.frame[each.start : each.end] for each in requests])
                 placed = _append(topic, requests[0].partition, data)
-            base_offset = placed.base_offset if isinstance(placed, BatchesAppended) else 0
+            if isinstance(placed, BatchesAppended):
+                self._placed_together(requests, topic, placed, answers)
+                return
             for each in requests:
-                answer: Answer | None = None
-                if isinstance(placed, BatchesAppended):
-                    answer = self._placed(each, topic, placed, base_offset, base_offset + each.records)
-                    base_offset += each.records
-                elif isinstance(placed, StorageError | OSError):
+                if isinstance(placed, StorageError | OSError):
                     self._refused(each, topic, placed)
-                else:
-                    answer = self._append(each, topic)
-                if answer is not None:
+                elif (answer := self._append(each, topic)) is not None:
                     answers.append((each.connection, answer))
         except Exception:
             for each in requests:
                 each.connection.close("an unexpected error")
             raise
+
+    def _placed_together(
+        self,
+        requests: list[_Produce],
+        topic: Topic,
+        placed: BatchesAppended,
+        answers: list[tuple[Connection, Answer]],
+    ) -> None:
+        base_offset, stamp, start = placed.base_offset, placed.timestamp, placed.log_start_offset
+        for each in requests:
+            end = base_offset + each.records
+            if placed.flush_due:
+                self._placed(each, topic, placed, base_offset, end)
+            else:  # `_placed` without its call
+                connection, _, version, correlation, _, name, number, *_ = each
+                made = produce_answer(version, correlation, name, number, base_offset, stamp, start)
+                answers.append((connection, (made,)))
+            base_offset = end
 
     def _append(self, request: _Produce, topic: Topic) -> Answer | None:
         """Append the batches of one request; return its answer, or None if it has it or will have it."""

@@ -3,9 +3,8 @@
 A module is one Cython pure-Python source, compiled where it was built and interpreted otherwise, with equal
 results. Its C types stand in a ``.pxd`` beside it, its Python types in ``__init__.pyi``. ``compiled`` says
 which form runs; ``STRATALOG_PURE=1`` forces the interpreted one. The kernel imports nothing of the package
-and keeps no state: bytes in, numbers or bytes out. Files and sockets are the caller's; it writes to the ones
-it is given. Hostile bytes are answered with a code,
-never with a read outside their buffer.
+and keeps no state: bytes in, numbers or bytes out. Files and sockets are the caller's, and it
+uses those that it is given. Hostile bytes are answered with a code, never with a read outside their buffer.
 """
 
 from __future__ import annotations

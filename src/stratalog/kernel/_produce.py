@@ -15,6 +15,7 @@ Every read is checked against the end of the buffer first, whatever the bytes sa
 from array import array as _array
 
 import cython
+from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 from cython.cimports.stratalog.kernel._decode import read_record
 from cython.cimports.stratalog.kernel._hash import join
 from cython.cimports.stratalog.kernel._ledger import Ledger
@@ -538,22 +539,27 @@ class AppendInfo:
         i: cython.Py_ssize_t
         p: cython.Py_ssize_t
         size: cython.Py_ssize_t
-        first: cython.Py_ssize_t
         crc: cython.uint
+        summed: object
         flags: cython.int
         while self.row < self.written:
             i = self.row * 14
             p = self.table[i]
             size = self.table[i + 1]
-            first = size if size <= JOIN_FROM else 21
-            if cython.compiled:
-                crc = crc_of(cython.address(self.source[p]), 0, first)
+            if size <= JOIN_FROM:
+                if cython.compiled:
+                    start = cython.cast(cython.p_char, cython.address(self.source[p]))
+                    summed = PyBytes_FromStringAndSize(start, size)
+                else:
+                    summed = bytes(self.source[p : p + size])
             else:
-                crc = crc_of(self.source, p, p + first)
-            if first < size:
-                crc = join(crc, cython.cast(cython.uint, self.table[i + 7]), size - 21)
+                if cython.compiled:
+                    crc = crc_of(cython.address(self.source[p]), 0, 21)
+                else:
+                    crc = crc_of(self.source, p, p + 21)
+                summed = join(crc, cython.cast(cython.uint, self.table[i + 7]), size - 21)
             flags = ledger.took(
-                crc,
+                summed,
                 size,
                 self.table[i + 2],
                 self.table[i + 3],
