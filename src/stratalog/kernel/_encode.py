@@ -752,22 +752,25 @@ def encode_columns(
     if code:
         return code
     if i > row:
-        crc: cython.uint = put_header(
-            dst,
-            0,
-            p,
-            base_offset,
-            leader_epoch,
-            attributes,
-            i - row - 1,
-            base_timestamp,
-            largest,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            i - row,
-        )
-        state[5] = _whole_crc(dst, p, crc)
+        crc: cython.uint
+        with cython.nogil:
+            crc = put_header(
+                dst,
+                0,
+                p,
+                base_offset,
+                leader_epoch,
+                attributes,
+                i - row - 1,
+                base_timestamp,
+                largest,
+                producer_id,
+                producer_epoch,
+                base_sequence,
+                i - row,
+            )
+            crc = _whole_crc(dst, p, crc)
+        state[5] = crc
     return 0
 
 

@@ -5,6 +5,7 @@
  * CRC-32C: SSE4.2 or ARMv8 instructions where the processor has them (asked once, at the first call),
  * else eight tables. Long buffers run three independent streams, since one crc32 instruction has a
  * latency of three cycles and a throughput of one; the streams are joined by a carry-less shift table.
+ * Where 64 bytes can be multiplied at a time, a long buffer is folded into its last 256 bytes instead.
  */
 #ifndef STRATALOG_NATIVE_H
 #define STRATALOG_NATIVE_H
@@ -32,7 +33,7 @@
 static uint32_t stratalog_crc_table[8][256];
 static uint32_t stratalog_lane_shift[4][256];
 static uint32_t stratalog_short_shift[4][256];
-static int stratalog_crc_mode = 0; /* 0 not yet asked, 1 tables, 2 hardware */
+static int stratalog_crc_mode = 0; /* 0 not yet asked, 1 tables, 2 hardware, 3 hardware that folds */
 
 static inline uint64_t stratalog_be64(const unsigned char *p) {
     uint64_t v;
@@ -163,6 +164,59 @@ static uint32_t stratalog_crc_hw(uint32_t start, const unsigned char *p, size_t 
 }
 #endif
 
+#if defined(STRATALOG_HW_CRC) && defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 8)
+#define STRATALOG_FOLD_CRC 1
+#define STRATALOG_FOLD 256 /* bytes in one step: four registers */
+#include <immintrin.h>
+static uint64_t stratalog_fold_by[2]; /* what moves the first and the second half of 16 bytes */
+
+static int stratalog_can_fold(void) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
+}
+
+/* x**power modulo the polynomial, as a factor for a half. Bit 0 of a register is the highest power, and the
+ * product of two halves has one power less than its register says: the caller asks for one less. */
+static uint64_t stratalog_power(int power) {
+    uint32_t v = 0x80000000u;
+    while (power-- > 0) v = (v & 1) ? (v >> 1) ^ STRATALOG_POLY : v >> 1;
+    return (uint64_t)v << 32;
+}
+
+static void stratalog_fill_fold(void) {
+    stratalog_fold_by[0] = stratalog_power(8 * STRATALOG_FOLD + 64 - 1);
+    stratalog_fold_by[1] = stratalog_power(8 * STRATALOG_FOLD - 1);
+}
+
+/* Every 16 bytes are multiplied by what 256 bytes behind them do to a CRC, and added to those that lie
+ * there. The 256 bytes that are left at the end have the remainder of the whole. */
+__attribute__((target("avx512f,vpclmulqdq,sse4.2")))
+static uint32_t stratalog_crc_fold(uint32_t start, const unsigned char *p, size_t n) {
+    const __m512i by = _mm512_set_epi64(
+        (long long)stratalog_fold_by[1], (long long)stratalog_fold_by[0],
+        (long long)stratalog_fold_by[1], (long long)stratalog_fold_by[0],
+        (long long)stratalog_fold_by[1], (long long)stratalog_fold_by[0],
+        (long long)stratalog_fold_by[1], (long long)stratalog_fold_by[0]);
+    __m512i sum[STRATALOG_FOLD / 64];
+    unsigned char left[STRATALOG_FOLD];
+    int i;
+    for (i = 0; i < STRATALOG_FOLD / 64; i++) sum[i] = _mm512_loadu_si512(p + 64 * i);
+    sum[0] = _mm512_xor_si512(sum[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~start)));
+    p += STRATALOG_FOLD;
+    n -= STRATALOG_FOLD;
+    while (n >= STRATALOG_FOLD) {
+        for (i = 0; i < STRATALOG_FOLD / 64; i++) {
+            __m512i low = _mm512_clmulepi64_epi128(sum[i], by, 0x00);
+            __m512i high = _mm512_clmulepi64_epi128(sum[i], by, 0x11);
+            sum[i] = _mm512_ternarylogic_epi64(low, high, _mm512_loadu_si512(p + 64 * i), 0x96);
+        }
+        p += STRATALOG_FOLD;
+        n -= STRATALOG_FOLD;
+    }
+    for (i = 0; i < STRATALOG_FOLD / 64; i++) _mm512_storeu_si512(left + 64 * i, sum[i]);
+    return stratalog_crc_hw(stratalog_crc_hw(~(uint32_t)0, left, STRATALOG_FOLD), p, n);
+}
+#endif
+
 /* The register after `zeros` zero bytes is linear in the register before: four tables of 256. */
 static void stratalog_fill_shift(uint32_t table[4][256], size_t zeros) {
     uint32_t bit[32];
@@ -208,11 +262,20 @@ static void stratalog_native_init(void) {
 #ifdef STRATALOG_HW_CRC
     if (stratalog_has_hw()) stratalog_crc_mode = 2;
 #endif
+#ifdef STRATALOG_FOLD_CRC
+    if (stratalog_crc_mode == 2 && stratalog_can_fold()) {
+        stratalog_fill_fold();
+        stratalog_crc_mode = 3;
+    }
+#endif
 }
 
 static inline uint32_t stratalog_crc(uint32_t crc, const unsigned char *p, size_t n) {
+#ifdef STRATALOG_FOLD_CRC
+    if (n >= 4 * STRATALOG_FOLD && stratalog_crc_mode == 3) return stratalog_crc_fold(crc, p, n);
+#endif
 #ifdef STRATALOG_HW_CRC
-    if (stratalog_crc_mode == 2) return stratalog_crc_hw(crc, p, n);
+    if (stratalog_crc_mode >= 2) return stratalog_crc_hw(crc, p, n);
 #endif
     return stratalog_crc_plain(crc, p, n);
 }
