@@ -32,6 +32,7 @@ from stratalog.log.check.damage import reason_of
 from stratalog.log.context import LogContext
 from stratalog.log.names import (
     LEADER_EPOCH_CHECKPOINT,
+    LOCK,
     PARTITION_METADATA,
     file_name,
     parse_file,
@@ -40,7 +41,6 @@ from stratalog.log.names import (
 )
 from stratalog.store.checkpoints import Checkpoints
 
-LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"
 
