@@ -100,9 +100,9 @@ bench-broker: setup $(VENV)/.bench $(KAFKA) ## the broker beside a warm Kafka 4.
 	@tests/interop/need_jdk.sh maven
 	@$(PY) -m bench.broker $(BENCH)
 
-interop: setup $(VENV)/.spark $(KAFKA) $(DELTA) ## with a real Kafka 4.3.1 broker and its dump tool, and Delta Lake's connector for Spark (needs a JDK 17 or later, and Maven once)
-	@tests/interop/need_jdk.sh
-	@$(PY) -m pytest -q -m interop $(or $(TESTS),tests/interop)
+interop: setup $(VENV)/.spark $(KAFKA) $(DELTA) ## with a real Kafka 4.3.1 broker and its dump tool, clients in other languages, and Delta Lake's connector for Spark (needs a JDK 17 or later, Go, Node and kcat, and Maven once); LONG=1 runs the clients on Kafka too
+	@tests/interop/need_jdk.sh kcat npm go || tests/interop/need_jdk.sh
+	@$(PY) -m pytest -q -m $(if $(LONG),interop,"interop and not long") $(or $(TESTS),tests/interop)
 
 spark-next: setup $(VENV)/.spark $(SPARK43) ## the Spark source, streams and sink on PySpark 4.3
 	@tests/interop/need_jdk.sh
@@ -116,8 +116,8 @@ crash-pipelines: setup $(VENV)/.spark ## SIGKILL an ingest and a replay on Spark
 	@tests/interop/need_jdk.sh
 	@$(PY) -m tests.spark.crash_pipelines $(or $(KILLS),20)
 
-explore: setup ## two operations interleaved at every filesystem call and lock, all pairs; SCHEDULE="append@7 x move" replays one, EVERY=5 thins them out
-	@EVERY=$(or $(EVERY),1) $(PY) -m tests.explore.explorer '$(SCHEDULE)'
+explore: setup ## two operations interleaved at every filesystem call and lock, all pairs; SCHEDULE="append@7 x move" replays one, EVERY=5 thins them out, PART=1/2 takes half
+	@EVERY=$(or $(EVERY),1) PART=$(or $(PART),1/1) $(PY) -m tests.explore.explorer '$(SCHEDULE)'
 
 crash: setup ## SIGKILL at random moments, ROUNDS=200 times, and the interleavings of `make explore`; SEED=... replays a run
 	@EVERY=$(or $(EVERY),1) $(PY) -m tests.explore.explorer
@@ -138,7 +138,7 @@ wheel: setup $(VENV)/.wheel ## an sdist, and a manylinux wheel for this Python, 
 	@rm -rf dist build/wheel
 	@$(VENV)/bin/uv build --quiet --no-build-isolation --python $(PY) --sdist --out-dir dist .
 	@$(VENV)/bin/uv build --quiet --no-build-isolation --python $(PY) --wheel --out-dir build/wheel dist/*.tar.gz
-	@PATH="$(abspath $(VENV)/bin):$$PATH" $(VENV)/bin/auditwheel --quiet repair --wheel-dir dist build/wheel/*.whl
+	@PATH="$(abspath $(VENV)/bin):$$PATH" $(VENV)/bin/auditwheel repair --wheel-dir dist build/wheel/*.whl
 	@ls dist
 
 lock: setup ## compile requirements/*.txt anew, with hashes; LOCKED=1 keeps the versions that are there

@@ -74,7 +74,7 @@ def as_markdown(sections: Sequence[Section], about: dict[str, Any], *, preface: 
             "",
         ]
     for section in sections:
-        lines += [f"## {section.title}", "", *_figures(section), ""]
+        lines += [f"## {section.title}", "", *([*_figures(section), ""] if section.rows else [])]
         lines += [f"{note}" for note in section.notes]
         lines += [f"Equal: {text}." for text in section.equal]
         lines.append("")

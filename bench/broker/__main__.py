@@ -1,4 +1,8 @@
-"""``python -m bench.broker``: start both servers, measure, print the report and write RESULTS_BROKER.md."""
+"""``python -m bench.broker``: start both servers, measure, print the report and write RESULTS_BROKER.md.
+
+A section that fails does not take the others' figures along: the report says that it failed and why, its
+servers are started again, and the next one runs. The report is written after every section.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
+from confluent_kafka import KafkaException
 
 import stratalog
 from bench import report
@@ -24,25 +29,32 @@ from bench.broker.bench import Bench
 from bench.broker.sections import ONLY_ASKED, SECTIONS
 from bench.broker.servers import Kafka, Ours, Server
 from bench.broker.sizes import FULL, PARTITIONS, QUICK
-from bench.harness import MismatchError, Section
+from bench.harness import Bar, MismatchError, Section
 from stratalog import kernel
 from tests.interop.kafka import KAFKA_VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 KEEP = ROOT / ".bench"
 RESULTS = ROOT / "bench" / "RESULTS_BROKER.md"
+FAILURES = (MismatchError, subprocess.SubprocessError, KafkaException, OSError)
+"""What ends one section and not the others: a server or a client that fails, and a time that is over."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when everything was measured (missed bars are for the reader), 1 when a server lost something."""
+    """0 when everything was measured (missed bars are for the reader), 1 when a section failed."""
     options = _parse(arguments)
     sizes = QUICK if options.quick else FULL
     repeat = options.repeat or sizes.repeat
-    names = options.section or list(SECTIONS)
+    wanted = options.section or list(SECTIONS)
+    names = [name for name in (*SECTIONS, *ONLY_ASKED) if name in wanted]
+    target = options.report or (None if options.quick or options.section else RESULTS)
     KEEP.mkdir(exist_ok=True)
+    kept = KEEP / f"{time.strftime('%Y%m%dT%H%M%S')}-broker-{sizes.name}.json"
     base = Path(tempfile.mkdtemp(prefix="broker-", dir=options.dir or KEEP))
+    environment = _environment(sizes.name, repeat) | {"sections": options.section}
     began = time.monotonic()
     sections: list[Section] = []
+    failed: list[str] = []
     try:
         with ExitStack() as stack:
             servers: list[Server] = [Ours(base / "stratalog")]
@@ -52,31 +64,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 stack.callback(server.stop)
                 server.start()
             bench = Bench(sizes, repeat, base, servers, options.minutes)
-            cold = True
-            for name in (name for name in (*SECTIONS, *ONLY_ASKED) if name in names):
-                if cold and name != "start":
-                    bench.say("warming up")
+            for at, name in enumerate(names):
+                try:
+                    if name != "start":
+                        bench.warm_up()
+                    sections.extend((SECTIONS | ONLY_ASKED)[name](bench))
+                except FAILURES as error:
+                    bench.say(f"{name} failed: {error!r}")
+                    failed.append(name)
+                    sections.append(_failed(name, error))
                     for server in servers:
-                        bench.warm(server)
-                    cold = False
-                sections += (SECTIONS | ONLY_ASKED)[name](bench)
+                        bench.start_again(server)
+                about = environment | {
+                    "minutes": round((time.monotonic() - began) / 60, 1),
+                    "load_average": round(os.getloadavg()[0], 1),
+                    "not_run": names[at + 1 :],
+                }
+                raw = json.dumps(report.as_json(sections, about), indent=2)
+                text = _as_markdown(sections, about)
+                kept.write_text(raw + "\n")
+                if target is not None:
+                    target.write_text(text)
     except (MismatchError, subprocess.SubprocessError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     finally:
         shutil.rmtree(base, ignore_errors=True)
-    about = _environment(sizes.name, repeat)
-    about |= {"sections": options.section, "minutes": round((time.monotonic() - began) / 60, 1)}
-    raw = json.dumps(report.as_json(sections, about), indent=2)
-    kept = KEEP / f"{time.strftime('%Y%m%dT%H%M%S')}-broker-{sizes.name}.json"
-    kept.write_text(raw + "\n")
-    text = _as_markdown(sections, about)
-    target = options.report or (None if options.quick or options.section else RESULTS)
-    if target is not None:
-        target.write_text(text)
     print(raw if options.json else text)
     print(f"bench: raw numbers in {kept.relative_to(ROOT)}", file=sys.stderr)
-    return 0
+    return 1 if failed else 0
+
+
+def _failed(name: str, error: Exception) -> Section:
+    """What the report has of a section that did not end."""
+    reason = str(error).strip().splitlines() or [type(error).__name__]
+    section = Section(f"{name}, failed", f"{name}: failed", ())
+    section.bars = [Bar(f"{name}: everything is measured", "failed", False)]
+    section.notes = [f"It ended with an error: {reason[0]}. What it measured before is above."]
+    return section
 
 
 def _environment(sizes: str, repeat: int) -> dict[str, Any]:
@@ -91,7 +116,6 @@ def _environment(sizes: str, repeat: int) -> dict[str, Any]:
         "librdkafka": confluent_kafka.libversion()[0],
         "machine": platform.machine(),
         "cores": os.cpu_count(),
-        "load_average": round(os.getloadavg()[0], 1),
         "sizes": sizes,
         "repeat": repeat,
     }
@@ -113,6 +137,8 @@ def _as_markdown(sections: Sequence[Section], about: dict[str, Any]) -> str:
         f" Java {about['java']}; librdkafka {about['librdkafka']}; {about['machine']},"
         f" {about['cores']} cores, load average {about['load_average']} at the end."
     )
+    if about["not_run"]:
+        setting += f"\n\n**The run was not finished: {', '.join(about['not_run'])} are missing.**"
     body = report.as_markdown(sections, about, preface=False)
     return f"# Broker benchmarks\n\n{method}\n\n{setting}\n\n{body}"
 

@@ -41,6 +41,7 @@ class Bench:
     minutes: float = 10.0
     load: Path = field(init=False)
     librdkafka: str = field(init=False)
+    _warm: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self.load = build(self.directory)
@@ -55,6 +56,19 @@ class Bench:
         cases = [Case(server.name, partial(run, server)) for server in self.servers]
         return take_turns(cases, repeat or self.repeat)
 
+    def warm_up(self) -> None:
+        """Warm the servers that were started since the last time."""
+        for server in self.servers:
+            if server.name not in self._warm:
+                self.say(f"warming {server.name} up")
+                self.warm(server)
+
+    def start_again(self, server: Server) -> float:
+        """Stop and start a server, also one that hangs or is gone; return how long it took to start."""
+        self._warm.discard(server.name)
+        server.stop()
+        return server.start()
+
     def warm(self, server: Server) -> None:
         """Let a server serve every kind of load once: a JVM compiles what it runs often."""
         records = self.sizes.kib_records // 4
@@ -63,6 +77,7 @@ class Bench:
                 self.client(server, "produce", topic, records, 1024, codec)
             self.client(server, "consume", topic, PARTITIONS, records)
             self.client(server, "requests", topic, PARTITIONS, 16, self.sizes.seconds, 1, 100)
+        self._warm.add(server.name)
 
     def client(self, server: Server, what: str, *words: object) -> Sample:
         """Run our client; return its figures and the server's CPU seconds meanwhile."""

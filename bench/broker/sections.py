@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 from bench.broker.bench import Bench, Config
@@ -70,26 +70,25 @@ def _asked(sample: Sample) -> Sample:
 # -- start ------------------------------------------------------------------------------------------------
 
 
-def start(bench: Bench) -> list[Section]:
+def start(bench: Bench) -> Iterator[Section]:
     """From the command to a client that has its metadata, over data that is there."""
     section = Section("start", "Start to ready", (("seconds", "s", ".2f"),))
     bench.say(section.title)
 
     def run(server: Server) -> Sample:
-        server.stop()
-        return {"seconds": server.start()}
+        return {"seconds": bench.start_again(server)}
 
     section.rows = bench.turns(run, bench.sizes.starts)
     section.bars = [at_most(section, "seconds", 0.1, "start to ready")]
-    return [section]
+    yield section
 
 
 # -- librdkafka -------------------------------------------------------------------------------------------
 
 
-def produce(bench: Bench) -> list[Section]:
+def produce(bench: Bench) -> Iterator[Section]:
     """By librdkafka in C, ``acks=all``."""
-    return [_produce(bench, shape) for shape in SHAPES]
+    yield from (_produce(bench, shape) for shape in SHAPES)
 
 
 def _produce(bench: Bench, shape: Shape) -> Section:
@@ -118,9 +117,9 @@ def _produce(bench: Bench, shape: Shape) -> Section:
     return section
 
 
-def consume(bench: Bench) -> list[Section]:
+def consume(bench: Bench) -> Iterator[Section]:
     """By librdkafka in C, from the page cache."""
-    return [_consume(bench, shape) for shape in SHAPES]
+    yield from (_consume(bench, shape) for shape in SHAPES)
 
 
 def _consume(bench: Bench, shape: Shape) -> Section:
@@ -151,7 +150,7 @@ def _consume(bench: Bench, shape: Shape) -> Section:
 # -- frames of our own ------------------------------------------------------------------------------------
 
 
-def frames(bench: Bench) -> list[Section]:
+def frames(bench: Bench) -> Iterator[Section]:
     """Produce and Fetch frames from a client that does nothing else: what the servers can do."""
     made = Section("frames, in", f"Produce frames of {FRAME_RECORDS} × 1 KiB, 4 connections", MOVED)
     taken = Section("frames, out", "Fetch frames of 1 MiB, 4 connections", MOVED)
@@ -171,16 +170,16 @@ def frames(bench: Bench) -> list[Section]:
     made.rows = bench.turns(run)
     for name, samples in fetched.items():
         taken.rows.append(Row(name, {key: [each[key] for each in samples] for key in samples[0]}))
-    return [made, taken]
+    yield from (made, taken)
 
 
 # -- Kafka's own tools ------------------------------------------------------------------------------------
 
 
-def tools(bench: Bench) -> list[Section]:
+def tools(bench: Bench) -> Iterator[Section]:
     """Kafka's perf tools: the Java clients, as they come."""
     if not any(server.name == KAFKA for server in bench.servers):
-        return []
+        return
     made = Section("tools, produce", "Java: ProducerPerformance, records of 1 KiB", MOVED)
     taken = Section("tools, consume", "Java: ConsumerPerformance, records of 1 KiB", MOVED)
     bench.say("Kafka's perf tools")
@@ -214,7 +213,7 @@ def tools(bench: Bench) -> list[Section]:
     made.equal.append("each topic has as many records as were sent, after each run")
     made.bars = [at_least(made, "mb_s", 1.0, "Java's ProducerPerformance")]
     taken.bars = [at_least(taken, "mb_s", 1.0, "Java's ConsumerPerformance")]
-    return [made, taken]
+    yield from (made, taken)
 
 
 def _producer_figures(text: str) -> Sample:
@@ -236,10 +235,9 @@ def _consumer_figures(text: str) -> Sample:
 # -- small requests ---------------------------------------------------------------------------------------
 
 
-def requests(bench: Bench) -> list[Section]:
+def requests(bench: Bench) -> Iterator[Section]:
     """One record of 100 bytes in a request, one request in flight on each connection."""
     needed = {16: 1.4, 64: 1.1}
-    made = []
     for connections in bench.sizes.connections:
         section = _requests(bench, connections)
         what = f"one-record requests, {connections} connections"
@@ -248,8 +246,7 @@ def requests(bench: Bench) -> list[Section]:
             at_most(section, "cpu_us", 0.5, f"{what}, server CPU"),
             at_most(section, "p99_us", 0.8, f"{what}, p99"),
         ]
-        made.append(section)
-    return made
+        yield section
 
 
 def _requests(bench: Bench, connections: int, config: Config | None = None) -> Section:
@@ -274,27 +271,24 @@ def _connections(count: int) -> str:
     return f"{count:,} connection{'s' * (count != 1)}"
 
 
-def fsync(bench: Bench) -> list[Section]:
+def fsync(bench: Bench) -> Iterator[Section]:
     """The same where the topic asks for a sync before each answer: ``flush.messages=1`` on both."""
-    made = []
     for connections in bench.sizes.fsync_connections:
         section = _requests(bench, connections, {"flush.messages": 1})
         what = f"acknowledged after fsync, {_connections(connections)}, requests/s"
         section.bars = [at_least(section, "rate", 3.0, what)]
-        made.append(section)
-    return made
+        yield section
 
 
 # -- growth -----------------------------------------------------------------------------------------------
 
 
-def partitions(bench: Bench) -> list[Section]:
+def partitions(bench: Bench) -> Iterator[Section]:
     """A topic of few and of many partitions: made, written by 16 connections, kept over a restart."""
     columns = (
         *(*ASKED[:2], ASKED[3], ("create_s", "created in s", ".2f")),
         *(("start_s", "start to ready, s", ".2f"), ("rss_mb", "resident MB", ",.0f")),
     )
-    made = []
     for count in bench.sizes.grown_partitions:
         section = Section(
             f"partitions, {count}", f"{count:,} partition{'s' * (count > 1)}, 16 connections", columns
@@ -303,26 +297,23 @@ def partitions(bench: Bench) -> list[Section]:
 
         def run(server: Server, count: int = count) -> Sample:
             with ExitStack() as stack:
-                bench.warm(server)  # it was started again
+                bench.warm_up()  # it was started again
                 began = time.monotonic()
                 topic = stack.enter_context(bench.topic(server, count))
                 create_s = time.monotonic() - began
                 words = (topic, count, 16, bench.sizes.seconds, 1, 100)
                 found = _asked(bench.client(server, "requests", *words))
-                server.stop()
-                start_s = server.start()
+                start_s = bench.start_again(server)
                 figures = {"create_s": create_s, "start_s": start_s, "rss_mb": resident_mb(server.pid)}
             return {**found, **figures}
 
         section.rows = bench.turns(run, 1)
-        made.append(section)
-    return made
+        yield section
 
 
-def connections(bench: Bench) -> list[Section]:
+def connections(bench: Bench) -> Iterator[Section]:
     """Few and many connections, each with a request in flight."""
     columns = (*ASKED, ("rss_mb", "resident MB", ",.0f"))
-    made = []
     for count in bench.sizes.grown_connections:
         section = Section(f"connections, {count}", f"{_connections(count)}", columns)
         bench.say(section.title)
@@ -334,11 +325,10 @@ def connections(bench: Bench) -> list[Section]:
             return {**found, "rss_mb": resident_mb(server.pid)}
 
         section.rows = bench.turns(run)
-        made.append(section)
-    return made
+        yield section
 
 
-def memory(bench: Bench) -> list[Section]:
+def memory(bench: Bench) -> Iterator[Section]:
     """Resident memory right after loads of every kind."""
     section = Section("memory", "Memory after a load", (("rss_mb", "resident MB", ",.0f"),))
     bench.say(section.title)
@@ -354,10 +344,10 @@ def memory(bench: Bench) -> list[Section]:
     section.rows = bench.turns(run)
     section.bars = [at_most(section, "rss_mb", 1 / 15, "resident memory, loaded", "1/15 (0.067×)")]
     section.notes.append("Kafka's heap is 1 GiB, as its scripts have it.")
-    return [section]
+    yield section
 
 
-def soak(bench: Bench) -> list[Section]:
+def soak(bench: Bench) -> Iterator[Section]:
     """Ours alone, for ``--minutes``: resident memory at the start, in the middle and at the end of a load."""
     moments = (("first_mb", "after a round"), ("middle_mb", "in the middle"), ("last_mb", "at the end"))
     columns = [(name, f"resident MB {when}", ",.1f") for name, when in moments]
@@ -379,7 +369,7 @@ def soak(bench: Bench) -> list[Section]:
     ratio = figures["last_mb"] / figures["middle_mb"]
     text = f"resident memory over {bench.minutes:g} minutes: at the end at most 1.1× the middle"
     section.bars = [Bar(text, f"{ratio:.2f}×", ratio <= 1.1)]
-    return [section]
+    yield section
 
 
 SECTIONS = {

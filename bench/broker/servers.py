@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 import stratalog
 from bench.harness import MismatchError
 from bench.sections.compaction import JVM_FLAGS
-from tests.interop.kafka import KafkaBroker, free_ports
+from tests.interop.kafka import KafkaBroker, KafkaError, free_ports
 
 OURS, KAFKA = "stratalog", "Kafka"
 START_S = 120.0
@@ -111,11 +112,15 @@ class Kafka:
 
     def start(self) -> float:
         began = time.monotonic()
-        self._broker.start(START_S)
+        try:
+            self._broker.start(START_S)
+        except KafkaError as error:
+            raise MismatchError(str(error)) from error
         return time.monotonic() - began
 
     def stop(self) -> None:
-        self._broker.stop(STOP_S)
+        with suppress(KafkaError):  # it did not stop in time, and was killed
+            self._broker.stop(STOP_S)
 
 
 def _answers(port: int) -> bool:

@@ -174,7 +174,7 @@ class ConflictError(StratalogError):
 
 
 class GroupInUseError(StratalogError):
-    """A program wants to consume as a group that has clients of the broker as members."""
+    """The group has clients of the broker as members, so a program cannot consume in its name."""
 
 
 class ConcurrentUseError(StratalogError):
@@ -219,7 +219,7 @@ class CorruptionError(FormatError):
         super().__init__(f"{where}: {reason}")
 
     def at(self, path: str, base_position: int = 0) -> CorruptionError:
-        """The same error placed in a file, for code that only saw a buffer."""
+        """Return the same error placed in a file, for code that only saw a buffer."""
         position = self.position + base_position if self.position >= 0 else base_position
         return type(self)(self.reason, path=path, position=position)
 
@@ -334,7 +334,7 @@ class InvalidProducerIdMappingError(ProducerError):
 
 
 class UnstableOffsetCommitError(ProducerError):
-    """What groups committed cannot be told before a transaction ends that commits offsets."""
+    """A group's offsets are unknown until a transaction that commits them ends."""
 
 
 class InvalidTxnStateError(ProducerError):

@@ -15,7 +15,7 @@ LONG_MAX = 2**63 - 1
 
 
 def saturated(number: int) -> int:
-    """The nearest number that 64 bits hold.
+    """Return the nearest number that 64 bits hold.
 
     A setting or a timestamp may be as large as they hold, which means never; a sum with one must not be
     larger. Where such a sum goes into a file, the kernel or Arrow it passes through here.

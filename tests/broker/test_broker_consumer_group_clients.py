@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +20,11 @@ from stratalog.broker.codes import Code
 from stratalog.broker.server import Limits
 from stratalog.errors import DiskFullError, GroupInUseError
 from stratalog.wire.messages import codec
+from tests.broker.kafka_clients import NO_COMPLAINTS, WAIT_S, commits, partitions_of, served, until, values
+from tests.broker.kafka_clients import consumer as any_consumer
 from tests.broker.test_broker_bytes import Wire, client
 from tests.broker.test_broker_hostile import join_fields
 
-WAIT_S = 60
-NO_COMPLAINTS = {"log_level": 0}
 LIMITS = Limits(group_consumer_heartbeat_interval_ms=100, group_consumer_session_timeout_ms=6_000)
 NIL = bytes(16)
 
@@ -333,42 +330,11 @@ def test_a_group_is_of_clients_or_of_programs(wire: Wire, broker: Broker, store:
     store.consumer("g", ["a"]).close()
 
 
-def until(true: Callable[[], bool], *consumers: Consumer) -> None:
-    """Poll consumers until something holds."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < deadline_s
-        for each in consumers:
-            each.poll(0.05)
-
-
 # -- librdkafka ----------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def consumer(
-    address: str, topics: Sequence[str] = ("orders",), callbacks: dict[str, Any] | None = None, **config: Any
-) -> Iterator[Consumer]:
-    made = Consumer(
-        {
-            "bootstrap.servers": address,
-            "group.id": "billing",
-            "group.protocol": "consumer",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            **NO_COMPLAINTS,
-            **config,
-        }
-    )
-    try:
-        made.subscribe(list(topics), **(callbacks or {}))
-        yield made
-    finally:
-        made.close()
-
-
-def partitions_of(made: Consumer) -> set[int]:
-    return {each.partition for each in made.assignment()}
+def consumer(address: str, *given: Any, **config: Any) -> AbstractContextManager[Consumer]:
+    return any_consumer(address, *given, **({"group.protocol": "consumer"} | config))
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
@@ -524,54 +490,21 @@ def test_seek_by_time(broker: Broker, store: Store) -> None:
             assert time.monotonic() < deadline_s
 
 
-SERVE = [sys.executable, "-m", "stratalog", "serve", "--json"]
-
-
-@contextmanager
-def served(data: Path, listen: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [*SERVE, "--data", str(data), "--listen", listen]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process, json.loads(process.stdout.readline())["bootstrap_servers"]
-        finally:
-            process.kill()
-
-
 def test_a_group_goes_on_after_the_broker_was_killed(tmp_path: Path) -> None:
     with stratalog.open(tmp_path) as store:
         topic = store.create_topic("orders", 2)
         for n in range(20):
             topic.append(b"%d" % n, partition=n % 2)
-
-    def values(made: Consumer, count: int) -> list[int]:
-        found: list[int] = []
-        deadline_s = time.monotonic() + WAIT_S
-        while len(found) < count and time.monotonic() < deadline_s:
-            message = made.poll(0.5)
-            if message is not None and message.error() is None:
-                value = message.value()
-                assert isinstance(value, bytes)
-                found.append(int(value))
-        return found
-
-    def committed(made: Consumer) -> bool:
-        try:
-            made.commit(asynchronous=False)
-        except KafkaException:
-            return False
-        return True
-
     with served(tmp_path, "127.0.0.1:0") as (process, address), consumer(address) as made:
         seen = values(made, 12)
-        until(lambda: committed(made), made)
+        until(lambda: commits(made), made)
         process.send_signal(signal.SIGKILL)
         process.wait()
         with served(tmp_path, address) as (_, again):
             assert again == address
             seen += values(made, 8)
-            assert sorted(seen) == list(range(20)), "it goes on where it was"
-            until(lambda: committed(made), made)
+            assert sorted(map(int, seen)) == list(range(20)), "it goes on where it was"
+            until(lambda: commits(made), made)
             made.close()
             with consumer(address) as other:
                 until(lambda: partitions_of(other) == {0, 1}, other)

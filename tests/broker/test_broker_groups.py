@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +17,15 @@ import stratalog
 from stratalog import Broker, Store
 from stratalog.broker.codes import Code
 from stratalog.broker.groups.classic import Answers, Group, Join, Joined, State, Synced
+from stratalog.wire.messages import codec
+from tests.broker.kafka_clients import NO_COMPLAINTS, WAIT_S, commits, partitions_of, served, until, values
+from tests.broker.kafka_clients import consumer as any_consumer
 
-WAIT_S = 30
-NO_COMPLAINTS = {"log_level": 0}
+CLASSIC = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
+
+
+def consumer(address: str, *given: Any, **config: Any) -> AbstractContextManager[Consumer]:
+    return any_consumer(address, *given, **(CLASSIC | config))
 
 
 # -- the machine ---------------------------------------------------------------------------------------------
@@ -213,17 +214,23 @@ def test_leaving() -> None:
     assert (made.group.state, made.group.generation, made.group.leader) == (State.EMPTY, 3, None)
 
 
+def subscription(*topics: str, generation: int = -1) -> tuple[tuple[str, bytes], ...]:
+    """What a consumer says about itself, as Kafka's clients do."""
+    made = codec("ConsumerProtocolSubscription", "consumer-protocol")
+    return (("range", made.encode(made(topics=topics, generation_id=generation), 2, b"\0\2")),)
+
+
 def test_a_static_member_comes_back_without_a_rebalance() -> None:
     made = Driver()
-    made.join("a", instance_id="one")
+    made.join("a", instance_id="one", protocols=subscription("orders", generation=7))
     made.sync("sa", "id-a", 1, id_a=b"A")
-    back = made.join("b", instance_id="one")
+    back = made.join("b", instance_id="one", protocols=subscription("orders"))
     assert isinstance(back, Joined)
     assert (back.code, back.generation, back.member_id, back.skip_assignment) == (Code.NONE, 1, "id-b", True)
     assert made.group.state is State.STABLE
     assert made.sync("sb", "id-b", 1) == Synced(Code.NONE, "consumer", "range", b"A")
     assert made.group.heartbeat("id-a", "one", 1, made.now_s) is Code.FENCED_INSTANCE_ID
-    changed = made.join("c", instance_id="one", protocols=(("range", b"more topics"),))
+    changed = made.join("c", instance_id="one", protocols=subscription("orders", "more"))
     assert isinstance(changed, Joined)
     assert changed.generation == 2
 
@@ -294,61 +301,13 @@ def test_random_lives_keep_the_rules(seed: int) -> None:
 # -- real clients --------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def consumer(address: str, group: str = "billing", **config: Any) -> Iterator[Consumer]:
-    made = Consumer(
-        {
-            "bootstrap.servers": address,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "session.timeout.ms": 6000,
-            "heartbeat.interval.ms": 500,
-            **NO_COMPLAINTS,
-            **config,
-        }
-    )
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-def until(true: Callable[[], bool], *consumers: Consumer) -> None:
-    """Poll consumers until something holds."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < deadline_s
-        for each in consumers:
-            each.poll(0.05)
-
-
-def partitions_of(made: Consumer) -> set[int]:
-    return {each.partition for each in made.assignment()}
-
-
-def values(made: Consumer, count: int) -> list[bytes]:
-    found: list[bytes] = []
-    deadline_s = time.monotonic() + WAIT_S
-    while len(found) < count and time.monotonic() < deadline_s:
-        message = made.poll(0.5)
-        if message is not None:
-            assert message.error() is None, message.error()
-            value = message.value()
-            assert isinstance(value, bytes)
-            found.append(value)
-    return found
-
-
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
 def test_two_consumers_share_and_one_takes_over(broker: Broker, store: Store, assignor: str) -> None:
     store.create_topic("orders", 4)
     settings = {"partition.assignment.strategy": assignor}
     with consumer(broker.bootstrap_servers, **settings) as first:
-        first.subscribe(["orders"])
         until(lambda: partitions_of(first) == {0, 1, 2, 3}, first)
         with consumer(broker.bootstrap_servers, **settings) as second:
-            second.subscribe(["orders"])
             until(lambda: len(partitions_of(first)) == len(partitions_of(second)) == 2, first, second)
             assert partitions_of(first) | partitions_of(second) == {0, 1, 2, 3}
         until(lambda: partitions_of(first) == {0, 1, 2, 3}, first)
@@ -359,13 +318,11 @@ def test_what_was_committed_is_where_the_next_one_goes_on(broker: Broker, store:
     for n in range(10):
         topic.append(b"%d" % n)
     with consumer(broker.bootstrap_servers) as made:
-        made.subscribe(["orders"])
         assert values(made, 4) == [b"0", b"1", b"2", b"3"]
         made.commit(offsets=[TopicPartition("orders", 0, 4, metadata="note")], asynchronous=False)
         [found] = made.committed([TopicPartition("orders", 0)], timeout=WAIT_S)
         assert (found.offset, found.metadata) == (4, "note")
     with consumer(broker.bootstrap_servers) as made:
-        made.subscribe(["orders"])
         assert values(made, 6) == [b"%d" % n for n in range(4, 10)]
     committed = store.groups.offsets.committed("billing", "orders", 0)
     assert committed is not None
@@ -377,13 +334,11 @@ def test_what_was_committed_is_where_the_next_one_goes_on(broker: Broker, store:
 def test_a_static_member_keeps_its_partitions(broker: Broker, store: Store) -> None:
     store.create_topic("orders", 2)
     with consumer(broker.bootstrap_servers, **{"group.instance.id": "one"}) as made:
-        made.subscribe(["orders"])
         until(lambda: partitions_of(made) == {0, 1}, made)
         [group] = broker.groups.all()
         generation, member = group.generation, group.static("one")
     assert member is not None, "it does not leave when it is closed"
     with consumer(broker.bootstrap_servers, **{"group.instance.id": "one"}) as made:
-        made.subscribe(["orders"])
         until(lambda: partitions_of(made) == {0, 1}, made)
         assert group.generation == generation
 
@@ -392,7 +347,6 @@ def test_groups_are_listed_described_and_deleted(broker: Broker, store: Store) -
     store.create_topic("orders", 2)
     client = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **NO_COMPLAINTS})
     with consumer(broker.bootstrap_servers) as made:
-        made.subscribe(["orders"])
         until(lambda: partitions_of(made) == {0, 1}, made)
         made.commit(offsets=[TopicPartition("orders", 0, 0)], asynchronous=False)
         [listed] = client.list_consumer_groups(request_timeout=WAIT_S).result().valid
@@ -411,27 +365,12 @@ def test_groups_are_listed_described_and_deleted(broker: Broker, store: Store) -
         client.delete_consumer_groups(["billing"], request_timeout=WAIT_S)["billing"].result()
 
 
-SERVE = [sys.executable, "-m", "stratalog", "serve", "--json"]
-
-
-@contextmanager
-def served(data: Path, listen: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [*SERVE, "--data", str(data), "--listen", listen]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process, json.loads(process.stdout.readline())["bootstrap_servers"]
-        finally:
-            process.kill()
-
-
 def test_a_group_goes_on_after_the_broker_was_killed(tmp_path: Path) -> None:
     with stratalog.open(tmp_path) as store:
         topic = store.create_topic("orders", 2)
         for n in range(20):
             topic.append(b"%d" % n, partition=n % 2)
     with served(tmp_path, "127.0.0.1:0") as (process, address), consumer(address) as made:
-        made.subscribe(["orders"])
         seen = values(made, 12)
         made.commit(asynchronous=False)
         process.send_signal(signal.SIGKILL)
@@ -440,12 +379,4 @@ def test_a_group_goes_on_after_the_broker_was_killed(tmp_path: Path) -> None:
             assert again == address
             seen += values(made, 8)
             assert sorted(seen, key=int) == [b"%d" % n for n in range(20)]
-            until(lambda: committed(made) is not None, made)
-
-
-def committed(made: Consumer) -> int | None:
-    try:
-        made.commit(asynchronous=False)
-        return 1
-    except KafkaException:
-        return None
+            until(lambda: commits(made), made)

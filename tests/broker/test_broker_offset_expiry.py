@@ -15,8 +15,9 @@ from stratalog.broker.groups.expiry import Facts, expired
 from stratalog.broker.server import Limits
 from stratalog.store.groups.offsets import CommittedOffset, commit_records
 from stratalog.wire.messages import codec
+from tests.broker.kafka_clients import until
 from tests.broker.test_broker_bytes import Wire, client
-from tests.broker.test_broker_consumer_group_clients import beat, commit, until
+from tests.broker.test_broker_consumer_group_clients import beat, commit
 from tests.broker.test_broker_hostile import join_fields
 
 HOUR_MS = 3_600_000

@@ -121,7 +121,7 @@ def test_what_is_wrong_on_the_command_line(tmp_path: Path) -> None:
     data = "--data", str(tmp_path / "data")
     code, words = refused(*data, "--config", str(tmp_path / "nowhere"))
     assert code != 0
-    assert "there is no such file" in words
+    assert "no such file" in words
     code, words = refused(*data, STRATALOG_CONFIG="max.connections=many")
     assert code != 0
     assert "max.connections=many: must be a whole number" in words

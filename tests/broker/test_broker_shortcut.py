@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import random
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,6 +17,8 @@ import stratalog
 from stratalog import Broker, Store
 from stratalog.broker.codes import Code
 from stratalog.broker.shortcut import Shortcut
+from stratalog.fs.failing import FailingFileSystem, Fault
+from stratalog.fs.real import RealFileSystem
 from stratalog.testing.clock import ManualClock
 from stratalog.wire.messages import codec
 from tests.store.test_door import NOW, make_batch
@@ -105,6 +110,96 @@ def replay(path: Path) -> tuple[list[bytes], dict[str, bytes]]:
     return answers, {name: b"".join(map(Path.read_bytes, files)) for name, files in found.items()}
 
 
+@contextmanager
+def held(broker: Broker) -> Iterator[None]:
+    """Let the loop stand still: what is sent meanwhile is ready in its next turn."""
+    holds, goes = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        holds.set()
+        goes.wait()
+
+    broker.loop.call_soon(wait)
+    holds.wait()
+    try:
+        yield
+    finally:
+        goes.set()
+
+
+def together(path: Path, seed: int) -> tuple[list[bytes], dict[str, bytes]]:
+    """As `replay`, from many clients: their requests are ready in one turn of the loop, in one order."""
+    answers: list[bytes] = []
+    rng = random.Random(seed)
+    with stratalog.open(path, clock=ManualClock(NOW + 1000)) as store, ExitStack() as stack:
+        for name, config in CONFIGS.items():
+            store.create_topic(name, config=config)
+        broker = stack.enter_context(stratalog.serve(store))
+        clients = [stack.enter_context(connected(broker)) for _ in range(24)]
+        # what is several batches is appended at once, not at the end of the turn
+        left = [each for each in frames(store) if each.count(make_batch([b"c"], codec=4)[61:]) == 0]
+        rng.shuffle(left)
+        while left:
+            requests = [left.pop() for _ in range(min(len(left), rng.randrange(1, 25)))]
+            with held(broker):
+                for (sock, _), request in zip(clients, requests, strict=False):
+                    sock.sendall(request)
+            for (_, file), _ in zip(clients, requests, strict=False):
+                answers.append(file.read(int.from_bytes(file.read(4), "big")))
+        for name in CONFIGS:
+            entry = store.partitions.entry(name)
+            assert entry.id is not None
+            answers = [each.replace(entry.id.bytes, name.encode()) for each in answers]
+    found = {name: sorted(path.glob(f"{name}-0/*.log")) for name in CONFIGS}
+    return answers, {name: b"".join(map(Path.read_bytes, files)) for name, files in found.items()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_requests_of_one_turn_are_answered_as_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    sizes: list[int] = []
+    real = Shortcut._append_together
+
+    def append_together(self: Shortcut, requests: Any, *args: Any) -> None:
+        sizes.append(len(requests))
+        real(self, requests, *args)
+
+    monkeypatch.setattr(Shortcut, "_append_together", append_together)
+    short = together(tmp_path / "short", seed)
+    assert sum(size > 1 for size in sizes) > 40
+    monkeypatch.setattr(Shortcut, "take", lambda *_: False)
+    plain = together(tmp_path / "plain", seed)
+    assert short[0] == plain[0]
+    assert short[1] == plain[1]
+
+
+def test_a_write_that_fails_is_told_to_every_request_it_was_for(tmp_path: Path) -> None:
+    fs = FailingFileSystem(RealFileSystem())
+    with stratalog.open(tmp_path, fs=fs) as store, ExitStack() as stack:
+        topic = store.create_topic("orders")
+        topic.append(b"first")
+        broker = stack.enter_context(stratalog.serve(store))
+        clients = [stack.enter_context(connected(broker)) for _ in range(5)]
+
+        def round_of(*faults: Fault) -> list[tuple[int, int]]:
+            with held(broker):
+                for sock, _ in clients:
+                    sock.sendall(frame(store, 8, "orders", 0, make_batch([b"a", b"b"])))
+                for fault in faults:
+                    fs.inject(fault)
+            answers = [file.read(int.from_bytes(file.read(4), "big")) for _, file in clients]
+            parts = [RESPONSE.decode(each, 8, 4)[0].responses[0].partition_responses[0] for each in answers]
+            return [(part.error_code, part.base_offset) for part in parts]
+
+        assert round_of() == [(0, 1), (0, 3), (0, 5), (0, 7), (0, 9)]
+        failed = round_of(Fault("pwrite", path="*.log", error=errno.EIO))
+        assert failed == [(Code.KAFKA_STORAGE_ERROR, -1)] * 5
+        assert topic.log_end_offset(0) == 11
+        fs.heal()
+        assert round_of() == [(0, 11), (0, 13), (0, 15), (0, 17), (0, 19)]
+
+
 def test_answers_and_logs_are_those_of_the_plain_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
     real = Shortcut.take
@@ -155,3 +250,28 @@ def test_without_acknowledgement_nothing_is_answered_and_an_error_closes(
         sock.sendall(frame(store, 8, "orders", 0, make_batch([b"c"])[:-1] + b"\1", acks=0))
         assert file.read(1) == b""
     assert topic.log_end_offset(0) == 2
+
+
+def test_requests_in_pieces_and_in_a_row_do_not_mix_between_clients(store: Store, broker: Broker) -> None:
+    """What one client sent in part waits while others are served through the buffer that all share."""
+    topic = store.create_topic("orders", config={"flush.messages": 1})
+    rng = random.Random(7)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connected(broker)) for _ in range(5)]
+        values = [[b"%d-%d" % (number, each) * 40 for each in range(30)] for number in range(5)]
+        left = [
+            b"".join(frame(store, 8, "orders", 0, make_batch([value])) for value in mine) for mine in values
+        ]
+        while any(left):
+            number = rng.randrange(5)
+            size = rng.randrange(1, 900)
+            clients[number][0].sendall(left[number][:size])
+            left[number] = left[number][size:]
+        for _, file in clients:
+            for _ in range(30):
+                part = file.read(int.from_bytes(file.read(4), "big"))
+                assert RESPONSE.decode(part, 8, 4)[0].responses[0].partition_responses[0].error_code == 0
+    found = [record.value for record in topic.read(0)]
+    assert sorted(found, key=repr) == sorted((each for mine in values for each in mine), key=repr)
+    for number, mine in enumerate(values):
+        assert [each for each in found if each is not None and each.startswith(b"%d-" % number)] == mine

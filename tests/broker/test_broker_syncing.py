@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import stratalog
 from stratalog import Topic
-from stratalog.broker.loop import EventLoop
+from stratalog.broker.loop import READ, EventLoop
 from stratalog.broker.syncing import Syncs
 from stratalog.errors import ReadOnlyError, StorageError
 from stratalog.fs import RealFileSystem
@@ -82,3 +83,34 @@ def test_an_error_of_one_waiter_is_not_the_others(tmp_path: Path) -> None:
         loop.run()
         loop.close()
         assert told == [None]
+
+
+def test_a_pause_comes_when_nothing_is_ready() -> None:
+    loop = EventLoop()
+    told: list[str] = []
+    ours, theirs = socket.socketpair()
+
+    def ready(_: int) -> None:
+        told.append("ready")
+        if len(told) == 3:
+            ours.recv(10)
+
+    with ours, theirs:
+        theirs.send(b"x")
+        loop.watch(ours.fileno(), READ, ready)
+        loop.at_pause(lambda: told.append("paused"))
+        loop.call_later(0.05, loop.stop)
+        loop.run()
+        loop.close()
+    assert told == ["ready"] * 3 + ["paused"]
+
+
+def test_a_pause_that_does_not_come_is_not_waited_for() -> None:
+    loop = EventLoop()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(b"x")
+        loop.watch(ours.fileno(), READ, lambda _: None)  # ready for ever
+        loop.at_pause(loop.stop)
+        loop.run()
+        loop.close()

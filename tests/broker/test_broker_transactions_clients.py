@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,46 +35,22 @@ from stratalog.store.groups.offsets import OFFSETS_TOPIC
 from stratalog.store.transactions.coordinator import TRANSACTIONS_TOPIC
 from stratalog.store.transactions.state import Status
 from stratalog.testing import ManualClock
+from tests.broker.kafka_clients import consumer as any_consumer
+from tests.broker.kafka_clients import served, serving, values
 from tests.broker.test_broker_bytes import Wire, client
-from tests.broker.test_broker_groups import served
 from tests.broker.test_broker_transactions import OK, WAIT_S, Client, seen, stable, until
 
 # -- with clients --------------------------------------------------------------------------------------------
+
+
+def consumer(address: str, **config: Any) -> AbstractContextManager[Consumer]:
+    return any_consumer(address, (), **({"group.id": "g"} | config))
 
 
 def producer(address: str, **config: Any) -> Producer:
     made = Producer({"bootstrap.servers": address, "transactional.id": "t", "linger.ms": 0, **config})
     made.init_transactions(WAIT_S)
     return made
-
-
-@contextmanager
-def consumer(address: str, group: str = "g", **config: Any) -> Iterator[Consumer]:
-    made = Consumer(
-        {
-            "bootstrap.servers": address,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            **config,
-        }
-    )
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-def consumed(made: Consumer, count: int) -> list[bytes]:
-    found: list[bytes] = []
-    give_up_s = time.monotonic() + WAIT_S
-    while len(found) < count:
-        assert time.monotonic() < give_up_s, found
-        message = made.poll(0.1)
-        if message is not None:
-            assert message.error() is None, message.error()
-            found.append(message.value() or b"")
-    return found
 
 
 def test_commit_and_abort(broker: Broker, store: Store) -> None:
@@ -93,16 +66,16 @@ def test_commit_and_abort(broker: Broker, store: Store) -> None:
     place = [TopicPartition("orders", 0, 0)]
     with consumer(broker.bootstrap_servers, **{"isolation.level": "read_uncommitted"}) as every:
         every.assign(place)
-        found = consumed(every, len(seen(store, isolation="read_uncommitted")))
+        found = values(every, len(seen(store, isolation="read_uncommitted")))
         assert {b"0", b"2", b"4", b"open"} <= set(found)
     with consumer(broker.bootstrap_servers, **{"isolation.level": "read_committed"}) as committed:
         committed.assign(place)
-        assert consumed(committed, 3) == [b"0", b"2", b"4"]
+        assert values(committed, 3) == [b"0", b"2", b"4"]
         assert (
             committed.get_watermark_offsets(place[0], timeout=WAIT_S)[1] <= store["orders"].log_end_offset()
         )
         made.commit_transaction(WAIT_S)
-        assert consumed(committed, 1) == [b"open"]
+        assert values(committed, 1) == [b"open"]
 
 
 def test_consume_transform_produce(broker: Broker, store: Store) -> None:
@@ -114,9 +87,9 @@ def test_consume_transform_produce(broker: Broker, store: Store) -> None:
     for attempt in range(6):
         with consumer(broker.bootstrap_servers, **{"isolation.level": "read_committed"}) as source:
             source.subscribe(["in"])
-            values = consumed(source, 5)
+            read = values(source, 5)
             made.begin_transaction()
-            for value in values:
+            for value in read:
                 made.produce("out", value)
             made.send_offsets_to_transaction(
                 source.position(source.assignment()), source.consumer_group_metadata(), WAIT_S
@@ -125,7 +98,7 @@ def test_consume_transform_produce(broker: Broker, store: Store) -> None:
                 made.abort_transaction(WAIT_S)
             else:
                 made.commit_transaction(WAIT_S)
-                done += len(values)
+                done += len(read)
     assert seen(store, "out") == sorted(b"%d" % n for n in range(done))
     found = store.groups.offsets.committed("g", "in", 0)
     assert found is not None
@@ -365,13 +338,3 @@ def test_a_kill_at_each_step_of_an_end(
         assert seen(store) == [b"a", b"a"] * commit
         found = store.groups.offsets.committed("g", "orders", 0)
         assert (found.offset if found else None) == (5 if commit else None)
-
-
-@contextmanager
-def serving(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
-        assert process.stdout is not None
-        try:
-            yield process, json.loads(process.stdout.readline())["bootstrap_servers"]
-        finally:
-            process.kill()

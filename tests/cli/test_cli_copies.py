@@ -173,7 +173,7 @@ def test_a_broker_that_is_not_ready_is_told(shell, tmp_path):
     shell.ok("clone", str(clone), "--topic", "audit")
     trial = shell("graduate", "audit", str(clone), "--dry-run")
     assert trial.exit_code == ExitCode.USAGE
-    assert "in the way: " in trial.stderr
+    assert "problem: " in trial.stderr
     assert shell("graduate", "audit", str(clone)).exit_code == ExitCode.USAGE
     assert shell("graduate", "nope", str(clone)).exit_code == ExitCode.NOT_FOUND
 

@@ -3,17 +3,22 @@
     make explore                                  every schedule; prints how many there were
     make explore SCHEDULE="append@7 x move"       one of them again
     make explore SCHEDULE="append@lock7 x move"   the same, where it takes its seventh lock
+    make explore SCHEDULE="append@7^C x move"     the same, the first operation then interrupted
     make explore SCHEDULE="append x move"         one pair at all its pause points; * is any operation
     make explore EVERY=5                          every fifth pause point of every pair
+    make explore PART=1/2                         the first half of the pairs
 
 The operations ``*_beside`` are those of a read-only store beside the holder, on a topic that lies partly in
 the archive. Each schedule is judged several times: what a kill and power cuts leave while the first operation
 stands before a filesystem call, and when both are done, the store that goes on, and the store when it is
-opened again.
+opened again. A kill is judged once more for each half-written file that it leaves, with that file spoiled: at
+most its partition is offline. Every schedule runs a second time with the first operation interrupted
+(Ctrl-C) where it stood. A state of the disks that was judged before is not judged again.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import random
@@ -22,11 +27,12 @@ import time
 import traceback
 from collections.abc import Iterable
 from functools import partial
+from typing import NamedTuple
 
 from stratalog.fs import SurvivorMode
 from stratalog.testing.locks import LockChecker, LockViolationError
 from tests.explore.schedules import Schedule, ScheduleError
-from tests.explore.world import BESIDE, ENDS, OPERATIONS, World, WorldError, allowed, world_of
+from tests.explore.world import BESIDE, ENDS, OPERATIONS, Judged, World, WorldError, allowed, world_of
 from tests.known_lock_violations import KNOWN
 
 Pair = tuple[str, str]
@@ -50,20 +56,37 @@ def is_known(pair: Pair) -> bool:
     return any(second in pair and first in ("*", *pair) for first, second in KNOWN_WRONG)
 
 
+class Point(NamedTuple):
+    """Where the first operation stops, and whether it is interrupted there."""
+
+    number: int
+    at_locks: bool = False
+    interrupt: bool = False
+
+    def __str__(self) -> str:
+        return f"{'lock' * self.at_locks}{self.number}{'^C' * self.interrupt}"
+
+    @classmethod
+    def parse(cls, text: str) -> Point:
+        number = text.removeprefix("lock").removesuffix("^C")
+        return cls(int(number), text.startswith("lock"), text.endswith("^C"))
+
+
 def run(
-    checker: LockChecker, pair: Pair, pause_at: int, *, crashes: bool = True, at_locks: bool = False
+    checker: LockChecker, pair: Pair, point: Point, judged: Judged, *, crashes: bool = True
 ) -> tuple[int, str]:
     """Run one schedule; return how many calls the first operation made, and what is wrong ("" if nothing).
 
-    ``at_locks``: how many locks it took, and it stops before one of them.
+    If it stops at locks: how many it took. ``judged`` remembers what need not be judged again.
     """
-    world = world_of(*pair)
-    schedule = Schedule(checker, pause_at, at_locks=at_locks)
+    world = world_of(*pair, judged)
+    schedule = Schedule(checker, point.number, at_locks=point.at_locks, interrupt=point.interrupt)
     world.fs.before_call = world.cloud_fs.before_call = schedule.before_call
     modes: tuple[SurvivorMode, ...] = (
-        ("kill", "drop", "torn" if pause_at % 2 else "reorder") if crashes else ()
+        ("kill", "drop", "torn" if point.number % 2 else "reorder") if crashes else ()
     )
-    while_paused = () if at_locks else modes  # the disk is as before the next filesystem call
+    # At a lock the disk is as before the next filesystem call; before an interrupt as before a pause.
+    while_paused = () if point.at_locks or point.interrupt else modes
     failures: list[BaseException] = []
 
     def act(name: str, other: str) -> None:
@@ -74,15 +97,25 @@ def run(
             if isinstance(error, WorldError | LockViolationError) or not allowed(name, other, error):
                 failures.append(error)
 
+    def first() -> None:
+        try:
+            act(*pair)
+        except KeyboardInterrupt as error:
+            if not schedule.interrupted:
+                raise
+            world.interrupted, world.errors[pair[0]] = True, error
+
     try:
         schedule.run(
-            partial(act, pair[0], pair[1]),
+            first,
             partial(act, pair[1], pair[0]),
-            partial(_look, world, while_paused, pause_at, failures),
+            partial(_look, world, while_paused, point.number, failures),
         )
         world.fs.before_call = world.cloud_fs.before_call = None
+        if schedule.interrupted and not world.interrupted:
+            raise WorldError(f"the interrupt at {schedule.paused_at} was swallowed")
         if not failures:
-            world.look(modes[:2], pause_at)
+            world.look(modes[:2], point.number)
             world.finish()
     except Exception as error:  # noqa: BLE001 - judged here
         failures.append(error)
@@ -104,43 +137,42 @@ def _told(error: BaseException, schedule: Schedule) -> str:
     return f"stopped at {schedule.paused_at}: {type(error).__name__}: {error}{where}"
 
 
-def points(checker: LockChecker, pair: Pair) -> int:
-    """How many filesystem calls the first operation makes by itself."""
-    return run(checker, pair, 0, crashes=False)[0]
-
-
 def explore(
     checker: LockChecker, chosen: Iterable[Pair], *, every: int = 1, tell: bool = False
 ) -> tuple[int, list[str]]:
     """Run every (or every n-th) schedule of these pairs; return how many, and those that broke a promise."""
-    count, failures = 0, []
-    for pair, at_locks in ((pair, at_locks) for pair in chosen for at_locks in (False, True)):
-        began, bad, at, schedules = time.monotonic(), 0, 1, 1
-        crashes = pair[0] not in BESIDE  # a reader changes nothing
-        while True:
-            calls, wrong = run(checker, pair, at, crashes=crashes, at_locks=at_locks)
-            if wrong:
-                bad += 1
-                failures.append(f"{pair[0]}@{'lock' * at_locks}{at} x {pair[1]}: {wrong}")
-            count += 1
-            if calls < at or "does not end" in wrong:
-                break
-            at += every * (THINNED if pair[0] in BESIDE else 1)
-            schedules += 1
+    count, failures, judged = 0, [], Judged()
+    for pair in chosen:
+        began, found, schedules = time.process_time(), len(failures), 0
+        for at_locks, interrupt in itertools.product((False, True), repeat=2):
+            at = 1
+            while True:
+                point = Point(at, at_locks, interrupt)
+                calls, wrong = run(checker, pair, point, judged, crashes=pair[0] not in BESIDE)
+                schedules += 1
+                if wrong:
+                    failures.append(f"{pair[0]}@{point} x {pair[1]}: {wrong}")
+                if calls < at or "does not end" in wrong:
+                    break
+                at += every * (THINNED if pair[0] in BESIDE else 1)
+        count += schedules
         if tell:
-            took, where = time.monotonic() - began, " at locks" if at_locks else ""
-            print(
-                f"{pair[0]} x {pair[1]}{where}: {schedules} schedules, {bad} wrong, {took:.1f} s", flush=True
-            )
+            for failure in failures[found:]:
+                print(failure)
+            took, wrong = time.process_time() - began, len(failures) - found
+            print(f"{pair[0]} x {pair[1]}: {schedules} schedules, {wrong} wrong, {took:.1f} s", flush=True)
     return count, failures
 
 
-def slice_of(seed: int, size: int) -> list[tuple[Pair, int, bool]]:
-    """A seeded choice of schedules: pairs in turn, each at a pause point of its own, some at locks."""
+def slice_of(seed: int, size: int) -> list[tuple[Pair, Point]]:
+    """A seeded choice of schedules: pairs in turn, each at a pause point of its own, of every kind."""
     rng = random.Random(seed)
     order = pairs()
     rng.shuffle(order)
-    return [(order[at % len(order)], rng.randrange(1, 40), rng.random() < 0.4) for at in range(size)]
+    return [
+        (order[at % len(order)], Point(rng.randrange(1, 40), rng.random() < 0.4, rng.random() < 0.4))
+        for at in range(size)
+    ]
 
 
 def main(arguments: list[str]) -> int:
@@ -150,18 +182,22 @@ def main(arguments: list[str]) -> int:
         if "@" in asked:
             left, _, second = asked.partition(" x ")
             first, _, at = left.partition("@")
-            at_locks = at.startswith("lock")
-            wrong = run(checker, (first, second), int(at.removeprefix("lock")), at_locks=at_locks)[1]
+            wrong = run(checker, (first, second), Point.parse(at), Judged())[1]
             print(wrong or "nothing wrong")
             return bool(wrong)
         chosen = pairs()
         if asked:
             first, _, second = asked.partition(" x ")
             chosen = [each for each in chosen if first in (each[0], "*") and second in (each[1], "*", "")]
+        part, _, parts = os.environ.get("PART", "1/1").partition("/")
+        chosen = chosen[int(part) - 1 :: int(parts)]
         count, failures = explore(checker, chosen, every=int(os.environ.get("EVERY", "1")), tell=True)
     for failure in failures:
         print(failure)
-    print(f"{count} schedules of {len(chosen)} pairs, {len(failures)} violations")
+    seconds = time.process_time()
+    print(
+        f"{count} schedules of {len(chosen)} pairs, {len(failures)} violations, {seconds:.0f} s of CPU time"
+    )
     return bool(failures)
 
 

@@ -1,9 +1,11 @@
 """Two operations interleaved: the first stops before its k-th filesystem call, then the second runs.
 
 Or before it takes a lock for the k-th time: what it read before may be out of date under the lock.
+It then goes on, or it is interrupted: by Ctrl-C as that call returns, or instead of taking that lock.
 The second runs until it ends or waits for a lock or a condition, which checked locks tell; a wait they cannot
 see (a pool, a thread) counts after `BLIND_WAIT_S` without a filesystem call. Nothing else decides the order:
-a schedule named ``append@7 x delete_records``, or ``append@lock7 x ...``, runs the same way again.
+a schedule named ``append@7 x delete_records``, ``append@lock7 x ...`` or ``append@7^C x ...`` runs the same
+way again.
 """
 
 from __future__ import annotations
@@ -29,10 +31,16 @@ class ScheduleError(AssertionError):
 class Schedule:
     """One interleaving. ``before_call`` is to be called before every filesystem call."""
 
-    def __init__(self, checker: LockChecker, pause_at: int, *, at_locks: bool = False) -> None:
+    def __init__(
+        self, checker: LockChecker, pause_at: int, *, at_locks: bool = False, interrupt: bool = False
+    ) -> None:
         self.calls = 0
         """Filesystem calls of the first operation so far, or locks taken by it."""
+        self.interrupted = False
+        """The first operation was interrupted."""
         self._at_locks = at_locks
+        self._interrupt = interrupt
+        self._due = False
         self.paused_at = ""
         self._pause_at = pause_at
         self._checker = checker
@@ -55,6 +63,16 @@ class Schedule:
     def _before_lock(self, name: str) -> None:
         if self._at_locks and threading.current_thread() is self._first:
             self._count(f"the lock {name!r}")
+            self._interrupt_if_due()
+
+    def _after_call(self) -> None:
+        if self._due and threading.current_thread() is self._first:
+            self._interrupt_if_due()
+
+    def _interrupt_if_due(self) -> None:
+        if self._due:
+            self._due, self.interrupted = False, True
+            raise KeyboardInterrupt(f"at {self.paused_at}")
 
     def _count(self, call: str) -> None:
         self.calls += 1
@@ -63,6 +81,7 @@ class Schedule:
             self._paused.set()
             if not self._resume.wait(PATIENCE_S):
                 raise ScheduleError("never resumed")
+            self._due = self._interrupt
 
     def run(self, first: Callable[[], None], second: Callable[[], None], paused: Callable[[], None]) -> None:
         """Run both; ``paused`` is called when the first stands and the second has ended or waits."""
@@ -71,6 +90,7 @@ class Schedule:
             target=self._until_the_end, args=(second,), name="second", daemon=True
         )
         self._checker.on_block, self._checker.on_take = self._on_block, self._before_lock
+        self._checker.on_done = self._after_call if self._interrupt else None
         try:
             self._first.start()
             self._wait(self._paused, "the first operation neither ends nor stops")
@@ -86,6 +106,7 @@ class Schedule:
         finally:
             self._resume.set()
             self._checker.on_block, self._checker.on_take = (lambda _: None), (lambda _: None)
+            self._checker.on_done = None
 
     def _until_the_end(self, act: Callable[[], None]) -> None:
         try:

@@ -1,9 +1,4 @@
-"""Does the explorer have teeth? Concurrency defects the log has had are planted again; each must be found.
-
-Some are no matter of two operations and are found elsewhere. An interrupt between a write and its accounting,
-and one in a sync, are planted in `tests/log/test_interrupts.py`. A damaged ``.swap`` in one partition, which
-kept the whole store from opening, is a state of the disk: `tests/store/test_offline_partition.py` has it.
-"""
+"""Does the explorer have teeth? Concurrency defects the log has had are planted again; each must be found."""
 
 from __future__ import annotations
 
@@ -14,15 +9,17 @@ from typing import Any
 import pytest
 
 from stratalog import locks
-from stratalog.log.write import produce
+from stratalog.log.write import produce, sync
 from stratalog.log.write.active_keys import ActiveKeyIndex
 from stratalog.log.write.log_end import LogEnd
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store import reading
 from stratalog.store.checkpoints import OffsetCheckpoint
+from stratalog.store.opening import Opening
 from stratalog.store.partitions import Partitions
 from stratalog.testing.locks import LockChecker
 from tests.explore import explorer, schedules
+from tests.explore.world import Judged
 
 Patch = pytest.MonkeyPatch
 PATIENCE_S = 1.5
@@ -108,6 +105,24 @@ def a_close_that_fails_wakes_nobody(patch: Patch) -> None:
     patch.setattr(locks, "RECHECK_S", 60.0)  # else they look again by themselves
 
 
+def what_was_cut_short_is_not_read_again(patch: Patch) -> None:
+    """Bytes that an interrupted append wrote and never accounted for stay, behind the next record."""
+
+    def only_unmarked(self: PartitionWriter) -> None:
+        self.active.ledger.in_doubt = False
+        self.swapping = False
+
+    patch.setattr(PartitionWriter, "_reload", only_unmarked)
+
+
+def an_interrupted_sync_counts_as_a_failed_one(patch: Patch) -> None:
+    patch.setattr(sync, "_disk_failure", lambda error, before: error)
+
+
+def a_damaged_swap_stops_the_store(patch: Patch) -> None:
+    patch.setattr(Opening, "_open", Opening._open_writer)
+
+
 HUNTS: list[tuple[Callable[[Patch], None], explorer.Pair]] = [
     (duplicates_do_not_wait, ("batch", "batch")),
     (checkpoints_without_an_owner, ("tick", "delete_records")),
@@ -116,6 +131,9 @@ HUNTS: list[tuple[Callable[[Patch], None], explorer.Pair]] = [
     (settings_leave_the_end_where_it_was, ("append", "alter")),
     (appends_do_not_wait_for_a_move, ("move", "append")),
     (a_close_that_fails_wakes_nobody, ("close_failing", "follow_until_closed")),
+    (what_was_cut_short_is_not_read_again, ("append", "read")),
+    (an_interrupted_sync_counts_as_a_failed_one, ("append_sync", "read")),
+    (a_damaged_swap_stops_the_store, ("compact", "read")),
 ]
 
 
@@ -124,8 +142,11 @@ def test_the_explorer_finds(
     plant: Callable[[Patch], None], pair: explorer.Pair, monkeypatch: Patch, lock_checker: LockChecker
 ) -> None:
     plant(monkeypatch)
-    for pause_at in range(1, 80):
-        calls, wrong = explorer.run(lock_checker, pair, pause_at)
-        if wrong:
-            return
-        assert calls >= pause_at, f"not found in {pause_at} schedules"
+    judged = Judged()
+    for pause_at in range(1, 160):
+        for interrupt in (False, True):
+            point = explorer.Point(pause_at, interrupt=interrupt)
+            calls, wrong = explorer.run(lock_checker, pair, point, judged)
+            if wrong:
+                return
+            assert calls >= pause_at, f"not found in {pause_at} schedules"

@@ -9,6 +9,7 @@ power cut leaves in the middle.
 from __future__ import annotations
 
 import errno
+import hashlib
 import random
 import threading
 from collections.abc import Callable
@@ -20,7 +21,9 @@ from stratalog import OffsetSpec
 from stratalog.archive.objects import DirectoryObjects
 from stratalog.errors import (
     ClosedError,
+    CorruptionError,
     InvalidArgumentError,
+    LogDirOfflineError,
     OffsetOutOfRangeError,
     ReadOnlyError,
     StorageError,
@@ -40,7 +43,7 @@ CONFIG: dict[str, object] = {
     "log.archive.threads": 1,
     "log.cleaner.threads": 1,
 }
-TOPIC = "t"
+TOPIC, NEIGHBOUR = "t", "neighbour"
 HOT, VICTIM = b"hot", b"victim"
 RECORDS = 14
 SETTINGS: dict[str, object] = {
@@ -63,6 +66,8 @@ KINDS: dict[str, dict[str, object]] = {
 STARTS_AT = 3
 """Every world's log starts in the middle of a segment, where only a checkpoint says so."""
 LEFTOVERS = (".deleted", ".cleaned", ".swap", ".tmp", "-future", "-delete")
+HALF_WRITTEN = (".deleted", ".cleaned", ".swap", ".tmp")
+"""Files that a crash may leave and a failing disk may spoil: the harm stays in their partition."""
 
 
 class WorldError(AssertionError):
@@ -90,22 +95,44 @@ class Model:
     def copy(self) -> Model:
         return Model(**{name: _copied(value) for name, value in vars(self).items()})
 
+    def told(self) -> str:
+        """All of it; equal models tell the same."""
+        return repr([_in_order(value) for value in vars(self).values()])
+
 
 def _copied(value: Any) -> Any:
     return value.copy() if isinstance(value, dict | set) else value
 
 
+def _in_order(value: Any) -> Any:
+    return (
+        sorted(value.items() if isinstance(value, dict) else value)
+        if isinstance(value, dict | set)
+        else value
+    )
+
+
+class Judged(set[tuple[bytes, str]]):
+    """What was judged and found right: a state of the disks with its model, and how it came about."""
+
+
 class World:
     """One store and its model."""
 
-    def __init__(self, memory: MemoryFileSystem, cloud: MemoryFileSystem, model: Model) -> None:
+    def __init__(
+        self, memory: MemoryFileSystem, cloud: MemoryFileSystem, model: Model, judged: Judged | None = None
+    ) -> None:
         self.clock = ManualClock()
         self.memory, self.cloud = memory, cloud
         self.fs = FailingFileSystem(memory)
         self.cloud_fs = FailingFileSystem(cloud)
         self.model = model
+        self.judged = Judged() if judged is None else judged
+        self.interrupted = False
+        """The first operation was: it may leave files to the next opening."""
         self.mutex = threading.Lock()
         self.numbers = 0
+        self.padding = 20
         self.errors: dict[str, BaseException] = {}
         self.observed: list[tuple[int, bytes | None, bytes]] = []
         self.delete_before = 7
@@ -146,7 +173,8 @@ class World:
     def fresh(self) -> bytes:
         with self.mutex:
             self.numbers += 1
-            value = b"%d of %d " % (self.numbers, self.model.life) + b"v" * 20
+            value = b"%d of %d " % (self.numbers, self.model.life) + b"v" * self.padding
+            self.padding = 20  # what is cut short at first is longer than what would cover it
             self.model.maybe.add(value)
             return value
 
@@ -176,15 +204,56 @@ class World:
         with self.mutex:
             model = self.model.copy()
         for mode in modes:
-            rng = random.Random(seed)
-            memory, cloud = self.memory.survivor(mode, rng), self.cloud.survivor("kill", rng)
-            for read_only in (True, False):
-                try:
-                    with self.opened(memory, cloud, read_only=read_only) as store:
-                        check(store, model, power_cut=mode != "kill", calm=False, recovered=not read_only)
-                except Exception as error:
-                    how = f"{mode}, read only" if read_only else mode
-                    raise WorldError(f"after a crash ({how}): {type(error).__name__}: {error}") from error
+            memory, cloud = self._survivors(mode, seed)
+            self._judge(memory, cloud, model, mode)
+            half_written = _half_written(self.memory)
+            if mode == "kill" and half_written:
+                path = half_written[seed % len(half_written)]
+                memory, cloud = self._survivors(mode, seed)
+                _spoil(memory, path, seed // len(half_written))
+                self._judge(memory, cloud, model, f"kill, {path} spoiled")
+
+    def _survivors(self, mode: SurvivorMode, seed: int) -> tuple[MemoryFileSystem, MemoryFileSystem]:
+        rng = random.Random(seed)
+        return self.memory.survivor(mode, rng), self.cloud.survivor("kill", rng)
+
+    def _judge(self, memory: MemoryFileSystem, cloud: MemoryFileSystem, model: Model, how: str) -> None:
+        """Open what a crash left, as a reader and as the next holder, unless the same was judged before."""
+        state = self._state(memory, cloud, model)
+        if (state, "kill") in self.judged or (state, how) in self.judged:  # after a kill most is asked
+            return
+        power_cut, spoiled = not how.startswith("kill"), "spoiled" in how
+        for read_only in (True, False):
+            try:
+                with self.opened(memory, cloud, read_only=read_only) as store:
+                    try:
+                        check(
+                            store,
+                            model,
+                            power_cut=power_cut,
+                            calm=False,
+                            recovered=not read_only,
+                            spoiled=spoiled,
+                        )
+                    except (LogDirOfflineError, CorruptionError):
+                        if not spoiled:
+                            raise
+                    check_neighbour(store)
+            except Exception as error:
+                told = f"{how}, read only" if read_only else how
+                raise WorldError(f"after a crash ({told}): {type(error).__name__}: {error}") from error
+        self.judged.add((state, how))
+
+    def _state(self, memory: MemoryFileSystem, cloud: MemoryFileSystem, model: Model) -> bytes:
+        """Tell this state of the disks, together with what is asked of it, from every other one."""
+        digest = hashlib.blake2b(f"{model.told()} {self.clock.now_ns()}".encode(), digest_size=16)
+        for fs in (memory, cloud):
+            for path in _tree(fs, "/"):
+                stat = fs.stat(path)
+                digest.update(f"\n{path} {stat.size} {stat.mtime_ns} {stat.is_dir}\n".encode())
+                if not stat.is_dir:
+                    digest.update(fs.read_file(path))
+        return digest.digest()
 
     def finish(self) -> None:
         """Judge the store as it is, go on with it, close it, judge what is there then."""
@@ -220,14 +289,25 @@ class World:
                 append(self, sync=sync)
             check(self.store, model, power_cut=False, calm=True)
         self.store.close()
-        if self.store.open_files():
+        if self.store.open_files() and not self.interrupted:
             raise WorldError(f"{self.store.open_files()} files are still open")
+        if not self.interrupted:
+            self._nothing_left()
+        memory, cloud = self._survivors("kill", 0)
+        state = self._state(memory, cloud, model)
+        if (state, "closed") not in self.judged:
+            self.store = self.opened(self.fs, self.cloud_fs)
+            check(self.store, model, power_cut=False, calm=True)
+            self.store.close()
+            self._nothing_left()
+            self.judged.add((state, "closed"))
+
+    def _nothing_left(self) -> None:
         left = [path for root in ROOTS for path in _tree(self.memory, root) if path.endswith(LEFTOVERS)]
+        if self.interrupted:  # the next one to write that file begins it anew
+            left = [path for path in left if not path.endswith(".tmp")]
         if left:
             raise WorldError(f"left behind: {left}")
-        self.store = self.opened(self.fs, self.cloud_fs)
-        check(self.store, model, power_cut=False, calm=True)
-        self.store.close()
 
 
 def _closed(store: Store) -> Exception | None:
@@ -238,21 +318,47 @@ def _closed(store: Store) -> Exception | None:
     return None
 
 
+def _half_written(fs: MemoryFileSystem) -> list[str]:
+    """Files of the topic's partition that were being made or done away with."""
+    return [path for root in ROOTS for path in _tree(fs, root) if path.endswith(HALF_WRITTEN)]
+
+
+def _spoil(fs: MemoryFileSystem, path: str, seed: int) -> None:
+    """Cut the file in half, or turn a bit in its middle."""
+    half = fs.stat(path).size // 2
+    with fs.open(path, "a") as file:
+        if seed % 2:
+            file.truncate(half)
+        elif half:
+            file.pwrite(bytes([file.pread(1, half)[0] ^ 1]), half)
+
+
 def _tree(fs: MemoryFileSystem, path: str) -> list[str]:
     found = []
     for name in fs.list_dir(path):
-        inside = f"{path}/{name}"
+        inside = f"{path.rstrip('/')}/{name}"
         found.append(inside)
         if fs.stat(inside).is_dir:
             found += _tree(fs, inside)
     return found
 
 
-def check(store: Store, model: Model, *, power_cut: bool, calm: bool, recovered: bool = True) -> None:
+def check_neighbour(store: Store) -> None:
+    """Raise WorldError if the other topic does not hold its only record."""
+    found = [(record.offset, record.value) for record in store.topic(NEIGHBOUR).read()]
+    if found != [(0, NEIGHBOUR.encode())]:
+        raise WorldError(f"the neighbour holds {found}")
+
+
+def check(
+    store: Store, model: Model, *, power_cut: bool, calm: bool, recovered: bool = True, spoiled: bool = False
+) -> None:
     """Raise WorldError if the topic does not hold what ``model`` says it must.
 
     A reader that comes before recovery after a power cut may be shown less: the tail may be an older one.
+    A file that was ``spoiled`` is named by verify; records need not be harmed by it.
     """
+    check_neighbour(store)
     if model.gone:
         if TOPIC in store.topics():
             raise WorldError("a deleted topic is back")
@@ -303,7 +409,7 @@ def check(store: Store, model: Model, *, power_cut: bool, calm: bool, recovered:
     if calm and topic.high_watermark() != end:
         raise WorldError(f"readers see up to {topic.high_watermark()} of {end}")
     report = verify_partition(store.partitions.view(TOPIC, 0))
-    if report.damages:
+    if report.damages and not spoiled:
         raise WorldError(f"damage: {report.damages}")
 
 
@@ -602,6 +708,7 @@ def base_of(kind: str) -> tuple[MemoryFileSystem, MemoryFileSystem, Model]:
         clock = ManualClock()
         memory, cloud = MemoryFileSystem(clock=clock.now_ns), MemoryFileSystem(clock=clock.now_ns)
         world = World(memory, cloud, Model(compacts=kind == "compact"))
+        world.store.create_topic(NEIGHBOUR).append(NEIGHBOUR.encode(), sync=True)
         world.store.create_topic(TOPIC, 1, {**SETTINGS, **KINDS[kind]})
         for at in range(RECORDS):
             append(world, key=VICTIM if at == 2 else HOT if at % 3 == 0 else b"k%d" % (at % 5))
@@ -631,12 +738,12 @@ def _split(world: World) -> None:
         append(world, key=HOT if at % 3 == 0 else b"k%d" % (at % 5))
 
 
-def world_of(first: str, second: str) -> World:
+def world_of(first: str, second: str, judged: Judged) -> World:
     kind = kind_of(first, second)
     memory, cloud, model = base_of(kind)
     rng = random.Random(0)
-    world = World(memory.survivor("kill", rng), cloud.survivor("kill", rng), model.copy())
-    world.numbers = 1000
+    world = World(memory.survivor("kill", rng), cloud.survivor("kill", rng), model.copy(), judged)
+    world.numbers, world.padding = 1000, 60
     if kind == "split":
         world.delete_before = max(model.given) - 4
     if {first, second} & BESIDE.keys():

@@ -99,7 +99,7 @@ def test_a_posix_lock_of_another_process_excludes_us(path: str) -> None:
     # A text left by a store that died: not the words of the process that holds the lock now.
     Path(path).write_text('{"pid":1,"control":"/old.sock"}\n')
     with running(POSIX, path) as process:
-        with pytest.raises(StoreLockedError, match="says nothing more") as caught:
+        with pytest.raises(StoreLockedError, match="left no other information") as caught:
             DirectoryLock.acquire(path, {"pid": os.getpid()})
         assert (caught.value.pid, caught.value.control) == (process.pid, None)
         assert holder(path) == {"pid": process.pid}
@@ -127,7 +127,7 @@ def test_a_holder_that_says_nothing(path: str) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     mute = DirectoryLock(path, fd)
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, b"\1" + bytes(31))
-    with pytest.raises(StoreLockedError, match="says nothing about itself") as caught:
+    with pytest.raises(StoreLockedError, match="left no information") as caught:
         DirectoryLock.acquire(path, {"pid": os.getpid()})
     assert caught.value.pid is None
     assert holder(path) == {}

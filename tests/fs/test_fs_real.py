@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gc
 import os
 import resource
 import subprocess
@@ -248,3 +249,18 @@ def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     assert RealFileSystem().lock_holder(str(tmp_path / "f")) is None
     with pytest.raises(StorageError, match=str(tmp_path / "f")):
         RealFileSystem().lock(str(tmp_path / "f"), {})
+
+
+def test_what_is_not_there_leaves_nothing_for_the_collector(tmp_path: Path) -> None:
+    """An error raised from itself keeps its frames; a store looks for many files that may be missing."""
+    fs = RealFileSystem()
+    gc.collect()
+    gc.disable()
+    try:
+        for name in range(100):
+            assert not fs.exists(f"{tmp_path}/{name}")
+            with contextlib.suppress(FileNotFoundError):
+                fs.read_file(f"{tmp_path}/{name}")
+        assert gc.collect() < 10
+    finally:
+        gc.enable()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure that a JDK 17 or later is there, and Maven too when asked for (`need_jdk.sh maven`): installs them where
-# Debian's packages and root allow it, and otherwise says in one line what is missing.
+# Makes sure that a JDK 17 or later is there, and other tools when asked for (`need_jdk.sh maven kcat npm go`): installs
+# them where Debian's packages and root allow it, and otherwise says in one line what is missing.
 set -euo pipefail
 
 java_major() {
@@ -12,7 +12,14 @@ java_major() {
 
 missing() {
     [ "$(java_major)" -ge 17 ] || echo default-jdk-headless
-    [ "${1:-}" != maven ] || command -v mvn >/dev/null || echo maven
+    local tool
+    for tool in "$@"; do
+        case $tool in
+            maven) command -v mvn >/dev/null || echo maven ;;
+            go) command -v go >/dev/null || echo golang-go ;;
+            *) command -v "$tool" >/dev/null || echo "$tool" ;;
+        esac
+    done
 }
 
 packages=$(missing "$@" | xargs)
@@ -27,6 +34,6 @@ if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
 fi
 
 if [ -n "$packages" ]; then
-    echo "interop: needs a JDK 17 or later (java)${1:+ and Maven (mvn)} on the PATH; not found: $packages" >&2
+    echo "interop: needs a JDK 17 or later (java)${*:+, }$* on the PATH; not found: $packages" >&2
     exit 1
 fi

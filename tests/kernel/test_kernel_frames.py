@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import random
+import socket
 from typing import Any
 
 import pytest
@@ -62,8 +64,9 @@ def test_a_request_of_one_partition_is_read_as_by_the_tables(
     data = frame(version, topic(version, part(records), name=name), client_id=client_id, acks=1)
     found = form.parse_produce(memoryview(bytearray(data)))
     assert found is not None
-    correlation, acks, told, partition, start, end = found
-    assert (correlation, acks, partition, data[start:end]) == (77, 1, 3, records)
+    told_version, correlation, acks, told, partition, start, end, count = found
+    assert (told_version, correlation, acks, partition) == (version, 77, 1, 3)
+    assert (data[start:end], count) == (records, 2)
     assert told == (TOPIC_ID if version >= 13 else name.encode())
 
 
@@ -108,7 +111,7 @@ def test_frames_that_are_cut_short_or_garbled_are_left_to_the_tables_or_read_ali
         body, end = REQUEST.decode(bytes(harmed), version, at)
         [each] = body.topic_data
         [one] = each.partition_data
-        correlation, acks, told, partition, start, stop = found
+        _, correlation, acks, told, partition, start, stop, _ = found
         assert end == len(harmed)
         assert body.transactional_id is None
         assert (correlation, acks) == (header.correlation_id, body.acks)
@@ -136,3 +139,31 @@ def test_an_answer_has_the_bytes_that_the_tables_make(
     plain = RESPONSE.encode(RESPONSE(responses=[told]), version, head, framed=True)
     topic_bytes = TOPIC_ID if version >= 13 else name.encode()
     assert form.produce_answer(version, 77, topic_bytes, 3, base, append_time, start) == plain
+
+
+def test_sockets_give_and_take_what_they_have_now(form: Any) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        buffer = memoryview(bytearray(16))
+        assert form.receive(ours.fileno(), buffer, 0) == -errno.EAGAIN
+        theirs.sendall(b"0123456789" * 2)
+        assert form.receive(ours.fileno(), buffer, 4) == 12
+        assert bytes(buffer) == b"\0" * 4 + b"0123456789" + b"01"
+        assert form.receive(ours.fileno(), buffer, 0) == 8
+        with pytest.raises(ValueError, match="room"):
+            form.receive(ours.fileno(), buffer, 16)
+        with pytest.raises(ValueError, match="room"):
+            form.receive(ours.fileno(), buffer, -1)
+        with pytest.raises(BufferError):
+            form.receive(ours.fileno(), memoryview(b"0123"), 0)
+        assert form.send(ours.fileno(), b"abc") == 3
+        assert theirs.recv(10) == b"abc"
+        sent = 0
+        while (size := form.send(ours.fileno(), b"x" * 65536)) > 0:
+            sent += size
+        assert sent > 0
+        assert size == -errno.EAGAIN
+        theirs.close()
+        assert form.receive(ours.fileno(), buffer, 0) in (0, -errno.ECONNRESET)
+        assert form.send(ours.fileno(), b"abc") in (-errno.EPIPE, -errno.ECONNRESET)

@@ -128,7 +128,10 @@ def test_on_spark_with_an_archive_and_its_copies(
     shown = CliRunner().invoke(app, ["pipeline", "verify", "--data", str(path), "--topic", "t"])
     assert shown.exit_code == 5, shown.output
     assert str(objects[1]) in shown.output
-    assert sum(each["reason"] == "the manifest has it, the archive does not" for each in damaged) == 2
+    assert (
+        sum(each["reason"] == "the manifest lists it, but the archive does not have it" for each in damaged)
+        == 2
+    )
 
 
 def test_another_brokers_files_and_wrong_words(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_a_new_topic_takes_no_directory_that_is_in_the_way() -> None:
     with opened(fs) as store:
         fs.make_dir("/one/n-1")
         fs.make_dir("/two/n-1")
-        with pytest.raises(StorageError, match=r"n-1 is in the way"):
+        with pytest.raises(StorageError, match=r"n-1 exists already"):
             store.create_topic("n", 2)
         assert store.topics() == []
         for path in DIRS:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import stratalog
+from stratalog.format.metadata import CLEAN_SHUTDOWN
 from stratalog.fs import DirectoryLock, HandleCache
 from stratalog.fs.lock import holder
-from stratalog.store.logdir import CLEAN_SHUTDOWN, LogDir
+from stratalog.store.logdir import LogDir
 from stratalog.store.partitions import Partitions
 from stratalog.store.tier.tiering import Archives
 

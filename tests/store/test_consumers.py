@@ -179,7 +179,7 @@ def test_offsets_outside_the_log_are_reset_as_asked(
         consumer.poll(1)
     with store.consumer("g", ["orders"], timeout_s=0) as consumer:
         assert sorted(numbers(consumer)) == list(range(15, 33))
-    assert "group g: offset 1 of orders-0 is outside the log (5 to 10); it goes on from 5" in caplog.text
+    assert "group g: offset 1 of orders-0 is outside the log (5 to 10); it continues from 5" in caplog.text
 
 
 # -- sharing ---------------------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ def test_retention_may_overtake_a_consumer(
             assert sorted(numbers(consumer)) == expected
             fill(topic, 33, 36)
             assert sorted(numbers(consumer)) == [33, 34, 35]
-    assert "group g: offset 1 of earliest-0 is outside the log (5 to 10); it goes on from 5" in caplog.text
+    assert "group g: offset 1 of earliest-0 is outside the log (5 to 10); it continues from 5" in caplog.text
 
 
 def test_the_latest_record_is_the_last_committed_one(store: Store) -> None:

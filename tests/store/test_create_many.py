@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
+
+from stratalog.errors import StorageError
 from stratalog.format.checkpoints import parse_leader_epochs
 from stratalog.format.metadata import id_to_text, parse_partition_metadata
-from stratalog.fs import MemoryFileSystem, SurvivorMode
+from stratalog.fs import FailingFileSystem, Fault, MemoryFileSystem, SurvivorMode
 from stratalog.store import open_store
 
 ROOTS = ["a", "b"]
@@ -92,3 +95,28 @@ def test_a_power_cut_leaves_no_directory_with_empty_files() -> None:
                 finished += 1
                 assert check_whole(left, topic_id) == 3
     assert finished > 50
+
+
+def test_a_partition_that_cannot_be_synced_undoes_all_of_them() -> None:
+    """Also where several threads sync."""
+    fs = FailingFileSystem(MemoryFileSystem())
+    store = open_store("data", fs=fs, background=False)
+    fs.inject(Fault("sync", times=1, after=70))
+    with pytest.raises(StorageError):
+        store.create_topic("t", 60)
+    assert "t" not in store.topics()
+    assert [name for name in fs.list_dir("data") if name.startswith("t-")] == []
+    fs.heal()
+    assert store.create_topic("t", 60).partitions == 60
+
+
+def test_many_partitions_are_closed_in_order() -> None:
+    """Several threads close them: the next open scans nothing and finds all."""
+    fs = MemoryFileSystem()
+    with open_store("data", fs=fs, background=False) as store:
+        topic = store.create_topic("t", 50)
+        for number in range(50):
+            topic.append(value=b"v", partition=number)
+    again = open_store("data", fs=fs.survivor("drop", random.Random(1)), background=False)
+    assert sum(report.scanned_bytes for report in again.recovery) == 0
+    assert [len(list(again.topic("t").read(partition=number))) for number in range(50)] == [1] * 50

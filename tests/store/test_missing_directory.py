@@ -221,3 +221,17 @@ def test_producer_ids_of_an_adopted_log_are_not_handed_out() -> None:
     with open_store("data", fs=fs, background=False) as store:
         assert store.allocate_producer_ids(2) == range(1, 3)
         assert store.allocate_producer_ids(10) == range(4, 14)
+
+
+def test_the_list_of_directories_fails_where_one_is_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A health check goes by the exit code."""
+    paths, _, _ = make(tmp_path)
+    assert Shell(*paths)("log-dirs").exit_code == 0
+    make_unreadable(monkeypatch, paths[1])
+    for options in ((), ("--json",)):
+        done = Shell(*paths)("log-dirs", *options)
+        assert done.exit_code == 7
+        assert f"{paths[1]}" in done.stdout
+        assert "offline" in done.stdout or '"online":false' in done.stdout.replace(" ", "")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import stratalog
+from stratalog.format.metadata import CLEAN_SHUTDOWN
 from stratalog.fs.lock import holder
-from stratalog.store.logdir import CLEAN_SHUTDOWN
 from tests.log.interrupting import Interrupter
 
 

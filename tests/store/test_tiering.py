@@ -415,7 +415,7 @@ def test_transactions_are_read_across_the_boundary(tiered: Tiered) -> None:
 def test_an_archive_does_not_lie_in_a_log_directory(settings: dict[str, object]) -> None:
     tiered = Tiered()
     tiered.open(**settings)
-    with pytest.raises(errors.ConfigError, match="not inside, or around, the log directory"):
+    with pytest.raises(errors.ConfigError, match="must not be inside or above the log directory"):
         tiered.create()
 
 

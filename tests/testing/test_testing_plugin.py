@@ -162,14 +162,14 @@ def test_a_dropped_connection_with_and_without_the_effect(broker: LocalBroker, w
 
 def test_names_are_kafkas_and_a_wrong_one_is_told(broker: LocalBroker) -> None:
     with pytest.raises(
-        InvalidArgumentError, match="'Prodcue' is no API that this broker serves; did you mean Produce"
+        InvalidArgumentError, match="'Prodcue' is not an API of this broker; did you mean Produce"
     ):
         broker.fail_next("Prodcue", "NOT_ENOUGH_REPLICAS")
     with pytest.raises(
-        InvalidArgumentError, match="'OOPS' is no error of Kafka's; there are .*UNKNOWN_TOPIC_ID"
+        InvalidArgumentError, match="'OOPS' is not an error of Kafka; expected one of .*UNKNOWN_TOPIC_ID"
     ):
         broker.fail_next("Produce", "OOPS")
-    with pytest.raises(InvalidArgumentError, match="Heartbeat names no topics"):
+    with pytest.raises(InvalidArgumentError, match="requests of Heartbeat name no topics"):
         broker.fail_next("Heartbeat", "NOT_COORDINATOR", partition=0)
     with pytest.raises(InvalidArgumentError, match="times"):
         broker.delay_next("Fetch", 1, times=0)
@@ -291,7 +291,7 @@ def test_a_killed_broker_keeps_what_it_acknowledged(tmp_path: Path) -> None:
         broker.create_topic("orders")
         with pytest.raises(TopicExistsError):
             broker.create_topic("orders")
-        with pytest.raises(InvalidArgumentError, match="no API"):
+        with pytest.raises(InvalidArgumentError, match="not an API"):
             broker.fail_next("Nothing", "NONE")
         broker.fail_next("Produce", "NOT_LEADER_OR_FOLLOWER")
         assert produce(broker, "a") == 0

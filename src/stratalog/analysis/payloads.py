@@ -162,7 +162,8 @@ class Payload:
         except PayloadError as error:
             if self.on_misfit == "error":
                 raise FormatError(
-                    f"{place()} is not {self.form}: {error}; on_misfit (--on-misfit) null or text goes on"
+                    f"{place()} is not {self.form}: {error}; pass on_misfit (--on-misfit) null or text"
+                    " to continue"
                 ) from error
             return None if self.on_misfit == "null" else data
 
@@ -207,7 +208,8 @@ class Payload:
             if self.on_misfit == "null":
                 return pa.nulls(1, kind)
             raise FormatError(
-                f"{place()} does not fit the column {kind}: {error}; on_misfit (--on-misfit) null goes on"
+                f"{place()} does not fit the column {kind}: {error}; pass on_misfit (--on-misfit) null to"
+                " continue"
             ) from error
 
 

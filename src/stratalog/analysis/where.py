@@ -130,7 +130,7 @@ class _Parser:
     def _one(self) -> Condition:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise InvalidArgumentError(f"a condition goes no deeper than {MAX_DEPTH}")
+            raise InvalidArgumentError(f"a condition is nested more than {MAX_DEPTH} levels deep")
         try:
             if self._is("not"):
                 self._take()
@@ -185,7 +185,7 @@ class _Parser:
                     raise self._wrong("a number or a string")
                 step = self._literal()
                 if not isinstance(step, str | int):
-                    raise InvalidArgumentError(f"[{step}] is no place in a list: write a whole number")
+                    raise InvalidArgumentError(f"[{step}] is not an index of a list: write a whole number")
                 steps.append(step)
                 self._expect("]")
         load = self._load

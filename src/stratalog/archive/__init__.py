@@ -8,30 +8,24 @@ segment gets there, `partition` all of it for one partition, `source` how a segm
 from __future__ import annotations
 
 from stratalog.archive.archive import Archive, ArchiveCheck, ArchiveOptions, open_archive
-from stratalog.archive.cache import BlockCache, CacheStats
-from stratalog.archive.manifest import LOCAL_NAME, About, LocalCopy, Manifest, SegmentEntry, StoredObject
+from stratalog.archive.cache import BlockCache
+from stratalog.archive.manifest import About, Manifest, SegmentEntry
 from stratalog.archive.objects import ObjectInfo, Objects, Tagged, directory_of, open_objects
 from stratalog.archive.partition import PartitionArchive
-from stratalog.archive.source import StoredSegment
 from stratalog.archive.upload import SegmentUpload
 
 __all__ = [
-    "LOCAL_NAME",
     "About",
     "Archive",
     "ArchiveCheck",
     "ArchiveOptions",
     "BlockCache",
-    "CacheStats",
-    "LocalCopy",
     "Manifest",
     "ObjectInfo",
     "Objects",
     "PartitionArchive",
     "SegmentEntry",
     "SegmentUpload",
-    "StoredObject",
-    "StoredSegment",
     "Tagged",
     "directory_of",
     "open_archive",

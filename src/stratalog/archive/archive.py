@@ -66,7 +66,9 @@ class ArchiveOptions:
                     continue
                 ours, theirs = os.path.abspath(place), os.path.abspath(log_dir)
                 if os.path.commonpath([ours, theirs]) in (ours, theirs):
-                    raise ConfigError(f"{name}={place}: not inside, or around, the log directory {log_dir}")
+                    raise ConfigError(
+                        f"{name}={place}: must not be inside or above the log directory {log_dir}"
+                    )
 
 
 @dataclass(slots=True)

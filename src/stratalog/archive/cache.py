@@ -260,7 +260,7 @@ class Blocks:
     def _ahead(self, key: str, size: int, numbers: list[int]) -> None:
         try:
             self._blocks(key, size, numbers)
-        except Exception:  # noqa: BLE001 - nobody waits for it; whoever needs the block will see the error
+        except Exception:  # noqa: BLE001 - no caller waits for it; the reader of the block will get the error
             return
 
     def _blocks(self, key: str, size: int, numbers: Iterable[int]) -> dict[int, bytes]:

@@ -71,7 +71,7 @@ class SegmentEntry:
     base_offset: int
     next_offset: int
     name: str
-    """Its folder below ``segments/``: base offset and a number nobody used before."""
+    """Its folder below ``segments/``: base offset and a number that was never used before."""
     size_bytes: int
     """Of the log."""
     crc: int
@@ -198,8 +198,8 @@ def _checked(data: bytes, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
         if not first.endswith(b","):
             raise ValueError("the first line does not end as one of a manifest")
         head = json.loads(first[:-1] + b"}")
-        told = head.pop("crc32c", None)
-        if told != f"{crc32c(body, crc32c(json.dumps(head).encode())):08x}":
+        crc = head.pop("crc32c", None)
+        if crc != f"{crc32c(body, crc32c(json.dumps(head).encode())):08x}":
             raise CorruptionError("the CRC does not match", path=where, position=len(first) + 1)
         root = json.loads(data)
     except CorruptionError:
@@ -452,7 +452,9 @@ class ManifestObject:
                 return self._put(self._stamped(change(current)), tag)
             except _Lost:
                 time.sleep(_PAUSE_S * attempt * secrets.randbelow(100) / 100)
-        raise ArchiveConflictError("lost every race for the manifest", url=self.url)
+        raise ArchiveConflictError(
+            f"other processes changed the manifest {ATTEMPTS} times in a row: try again", url=self.url
+        )
 
     def forget(self) -> None:
         with self._mutex:

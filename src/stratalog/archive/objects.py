@@ -99,15 +99,11 @@ class Objects(Protocol):
 
 def open_objects(url: str, fs: FileSystem, *, timeout_ms: int = 60_000, retries: int = 5) -> Objects:
     """Open the object store at ``url``: a path or ``file://`` is a directory, the rest is obstore's."""
-    from stratalog.archive.objects import DirectoryObjects
-
     if not url:
         raise ConfigError("log.archive.url: an archive needs a URL or a directory")
     path = directory_of(url)
     if path is not None:
         return DirectoryObjects(fs, path)
-    from stratalog.archive.objects import open_remote
-
     return open_remote(url, timeout_ms=timeout_ms, retries=retries)
 
 
@@ -171,11 +167,7 @@ class DirectoryObjects:
     def get_range(self, key: str, start: int, length: int) -> bytes:
         with self._errors(key), self._fs.open(self._path(key)) as file:
             data = file.pread(length, start)
-        if len(data) != length:
-            raise ArchiveError(
-                f"ends at byte {start + len(data)}, {start + length} wanted", url=self.url_of(key)
-            )
-        return data
+        return _whole(data, start, length, self.url_of(key))
 
     def put(self, key: str, data: Buffer) -> None:
         with self._errors(key):
@@ -254,7 +246,7 @@ class DirectoryObjects:
                 self._fs.write_atomic(path, data)
                 return
             except FileNotFoundError:
-                # Somebody tidied the directory away, empty as it was: make it again.
+                # Another process removed the directory because it was empty: create it again.
                 with self._mutex:
                     self._known_dirs.clear()
 
@@ -272,7 +264,7 @@ class DirectoryObjects:
         for made in reversed(missing):
             self._fs.sync_dir(posixpath.dirname(made) or "/")
         if not missing:
-            # Made by another process, perhaps a moment ago: what it did not live to sync, we do.
+            # Another process made it, perhaps just now, and may not have synced it.
             self._fs.sync_dir(posixpath.dirname(path) or "/")
         with self._mutex:
             self._known_dirs.add(path)
@@ -287,7 +279,7 @@ class DirectoryObjects:
                     return
                 self._fs.remove_dir(directory)
             except (FileNotFoundError, StorageError):
-                # Somebody puts something there, or tidies it too.
+                # Another process is using it, or removed it too.
                 return
             with self._mutex:
                 self._known_dirs.discard(directory)
@@ -304,7 +296,9 @@ class DirectoryObjects:
                 break
             except StoreLockedError as error:
                 if time.monotonic() > deadline:
-                    raise ArchiveError(f"its lock is held for long: {error}", url=self.url) from error
+                    raise ArchiveError(
+                        f"its lock was held for more than {LOCK_TIMEOUT_S:g} s: {error}", url=self.url
+                    ) from error
                 time.sleep(_PAUSE_S)
         try:
             yield
@@ -320,6 +314,13 @@ class DirectoryObjects:
             raise FileNotFoundError(f"no object at {self.url_of(key)}") from None
         except (StorageError, OSError) as error:
             raise ArchiveError(str(error), url=self.url_of(key)) from error
+
+
+def _whole(data: bytes, start: int, length: int, url: str) -> bytes:
+    """Return the bytes of a range; ArchiveError if there are fewer than were asked for."""
+    if len(data) != length:
+        raise ArchiveError(f"ends at byte {start + len(data)}, expected {start + length}", url=url)
+    return data
 
 
 def _sha256(data: Buffer) -> str:
@@ -390,11 +391,7 @@ class RemoteObjects:
     def get_range(self, key: str, start: int, length: int) -> bytes:
         with self._errors(key):
             data = bytes(self._api.get_range(self._store, key, start=start, length=length))
-        if len(data) != length:
-            raise ArchiveError(
-                f"ends at byte {start + len(data)}, {start + length} wanted", url=self.url_of(key)
-            )
-        return data
+        return _whole(data, start, length, self.url_of(key))
 
     def put(self, key: str, data: Buffer) -> None:
         with self._errors(key):

@@ -65,7 +65,7 @@ class PartitionArchive:
         self._key = f"{self.prefix}/{manifests.FILE_NAME}"
         self._lock = locks.rlock("archive.partition")
         self._busy: set[str] = set()
-        """Folders that are being filled: nobody's yet, and not to be swept."""
+        """Folders that are being filled: no manifest names them yet, and they must not be swept."""
         blank = (topic, topic_id, partition)
         self._manifest_object = ManifestObject(tools.objects, self._key, blank, tools.store_id, tools.session)
 
@@ -121,21 +121,20 @@ class PartitionArchive:
                 read_back(self._objects, self._folder(entry.name), each)
             except FileNotFoundError as error:
                 url = self._objects.url_of(f"{self._folder(entry.name)}/{each.name}")
-                raise ArchiveError("the manifest has it, the archive does not", url=url) from error
+                reason = "the manifest lists it, but the archive does not have it"
+                raise ArchiveError(reason, url=url) from error
             done += each.size
             if progress is not None:
                 progress(done, total)
 
-    def download(
-        self, entry: SegmentEntry, directory: str, *, suffix: str = "", progress: Progress | None = None
-    ) -> list[str]:
+    def download(self, entry: SegmentEntry, directory: str, *, progress: Progress | None = None) -> list[str]:
         """Write a segment's files into a directory, checked and synced; return their paths, the log's first.
 
         The caller must sync the directory.
         """
         fs, folder = self._tools.fs, self._folder(entry.name)
         total, done, paths = entry.stored_bytes, 0, []
-        log = f"{directory}/{entry.base_offset:020d}.log{suffix}"
+        log = f"{directory}/{entry.base_offset:020d}.log"
         with fs.open(log, "x") as file:
             position = 0
             for part in entry.parts():
@@ -151,7 +150,7 @@ class PartitionArchive:
             if stored is None:
                 continue
             offset = entry.next_offset if kind == "snapshot" else entry.base_offset
-            path = f"{directory}/{offset:020d}.{kind}{'' if kind == 'snapshot' else suffix}"
+            path = f"{directory}/{offset:020d}.{kind}"
             fs.write_file(path, read_back(self._objects, folder, stored), sync=True)
             paths.append(path)
             done += stored.size

@@ -3,7 +3,7 @@
 Small objects (seal, indexes, snapshot) are fetched whole and checked against the manifest's CRC. The log and
 the key index are read by blocks, and checked by their reader, batch by batch and page by page.
 
-Whoever knows a segment only from a copy of the manifest passes ``check``: it is called before anything is
+A caller that has a segment only from a copy of the manifest passes ``check``: it is called before anything is
 fetched, and raises FileNotFoundError when the archive's own manifest no longer has the segment.
 
 An object that is not there any more raises FileNotFoundError, as a local file does, when the manifest no
@@ -113,7 +113,7 @@ class StoredSegment:
     def _missing(self, error: FileNotFoundError, name: str) -> NoReturn:
         if self._listed(self.entry):
             url = self._objects.url_of(f"{self._prefix}/{name}")
-            raise ArchiveError("the manifest has it, the archive does not", url=url) from error
+            raise ArchiveError("the manifest lists it, but the archive does not have it", url=url) from error
         raise error
 
 

@@ -2,7 +2,7 @@
 
 A log goes up in parts of 16 MiB, one put each: memory stays bounded, a part is there wholly or not at all,
 nothing is left that a listing would not show, and an upload that was cut short goes on where it stopped.
-Nothing here touches the manifest: until that names the objects, they are nobody's and may be swept.
+Nothing here touches the manifest: until that names the objects, they may be swept.
 
 The local log must be what its seal says before it may be archived: rot must not be copied over the truth.
 """

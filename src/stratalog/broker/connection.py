@@ -2,20 +2,24 @@
 
 A connection answers one request at a time, as Kafka does: while a request waits (for the disk, for new
 records), the next ones stay in the buffer. A frame's memory grows as its bytes arrive, and nothing is read
-while answers wait to be sent.
+while answers wait to be sent. A client whose requests come whole has no buffer: all share the loop's.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from stratalog.broker.loop import READ, WRITE, EventLoop
+from stratalog import kernel
+from stratalog.broker.loop import FIRST_BUFFER, READ, WRITE, EventLoop
 
-FIRST_BUFFER = 64 << 10
+_size_of = struct.Struct(">i").unpack_from
+NOT_NOW = (errno.EAGAIN, errno.EINTR)
 LARGE_BUFFER = 4 << 20
 """A buffer that grew past this for a large request is given back after it."""
 
@@ -53,7 +57,8 @@ class Connection:
         self._max_frame = max_frame
         self._handle = handle
         self._closed = closed
-        self._buffer = memoryview(bytearray(FIRST_BUFFER))
+        self._buffer = loop.buffer
+        """That of all until bytes have to wait here for more, or for the answer before them."""
         self._have = 0
         self._out: deque[Part] = deque()
         self._handling = False
@@ -80,16 +85,15 @@ class Connection:
         if parts and not (len(parts) == 1 and not self._out and self._sent(parts[0])):
             self._out.extend(parts)
             self._flush()
-        if self.open and not self._handling:
+        if self._have and self.open and not self._handling:
             self._take_frames()
 
     def _sent(self, part: Part) -> bool:
         """Send a whole answer at once, as most are; False, with nothing sent, if it is not one for that."""
         if type(part) is not bytes or len(part) > FIRST_BUFFER:
             return False
-        try:
-            sent = self._sock.send(part)
-        except OSError:  # `_flush` finds it too, unless there is room by then
+        sent = kernel.send(self._fd, part)
+        if sent < 0:  # `_flush` finds it too, unless there is room by then
             return False
         if sent < len(part):
             self._out.append(memoryview(part)[sent:])
@@ -120,22 +124,32 @@ class Connection:
             self._receive()
 
     def _receive(self) -> None:
+        if self.busy and self._buffer is self._loop.buffer:
+            self._buffer = memoryview(bytearray(FIRST_BUFFER))
         if self._have == len(self._buffer):
             self._grow()
-        try:
-            size = self._sock.recv_into(self._buffer[self._have :] if self._have else self._buffer)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._lost(error)
-            return
-        if not size:
-            self.close()
+        if len(self._buffer) == FIRST_BUFFER:
+            size = kernel.receive(self._fd, self._buffer, self._have)
+        else:
+            size = self._receive_much()
+        if size <= 0:
+            if not size:
+                self.close()
+            elif -size not in NOT_NOW:
+                self._lost(OSError(-size, os.strerror(-size)))
             return
         self._have += size
-        if not self.busy:
+        if self.busy:
+            self._watch()
+        else:
             self._take_frames()
-        self._watch()
+
+    def _receive_much(self) -> int:
+        """Receive into a large buffer: other threads may run while so much is copied."""
+        try:
+            return self._sock.recv_into(self._buffer[self._have :])
+        except OSError as error:
+            return -(error.errno or errno.EIO)
 
     def _take_frames(self) -> None:
         """Handle every whole frame in the buffer until one has to wait."""
@@ -143,7 +157,7 @@ class Connection:
         self._handling = True
         try:
             while self.open and not self.busy and not self._out and self._have - at >= 4:
-                size = int.from_bytes(self._buffer[at : at + 4], "big", signed=True)
+                (size,) = _size_of(self._buffer, at)
                 if not 0 < size <= self._max_frame:
                     self.close(f"a frame of {size} bytes")
                     return
@@ -164,9 +178,11 @@ class Connection:
             self._handling = False
         if at == self._have and len(self._buffer) <= LARGE_BUFFER:
             self._have = 0
-        elif at and self.open:
+        elif self.open and (at or self._buffer is self._loop.buffer):
             rest = bytes(self._buffer[at : self._have])
-            if len(self._buffer) > LARGE_BUFFER and len(rest) <= FIRST_BUFFER:
+            if self._buffer is self._loop.buffer or (
+                len(self._buffer) > LARGE_BUFFER and len(rest) <= FIRST_BUFFER
+            ):
                 self._buffer = memoryview(bytearray(FIRST_BUFFER))
             self._buffer[: len(rest)] = rest
             self._have = len(rest)

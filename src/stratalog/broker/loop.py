@@ -20,8 +20,12 @@ from typing import TypeVarTuple
 
 Ts = TypeVarTuple("Ts")
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
+FIRST_BUFFER = 64 << 10
 SWEEP = 1024
 """The least number of timers among which those that were taken back are looked for."""
+PATIENCE_S = 0.0003
+"""How long a pause is waited for."""
+UNEXPECTED = "an unexpected error in the broker"
 
 _log = logging.getLogger("stratalog.broker")
 
@@ -49,12 +53,20 @@ class EventLoop:
         self._sweep_at = SWEEP
         self._numbers = count()
         self._calls: deque[Callable[[], None]] = deque()
+        self._at_pause: list[Callable[[], None]] = []
+        self._pause_at_s = 0.0
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Closed with the last reference: a thread that wakes an ended loop must not write to the next file
         # that got this number.
         weakref.finalize(self, os.close, self._wake)
         self._stopped = False
         self._asleep = False
+        self.buffer = memoryview(bytearray(FIRST_BUFFER))
+        """Where connections receive what they handle at once."""
+        self.crowded = False
+        """Several are ready in this turn."""
+        self.turn_s = time.monotonic()
+        """When this turn began."""
         self.watch(self._wake, READ, self._woken)
 
     def watch(self, fd: int, events: int, act: Callable[[int], None]) -> None:
@@ -82,6 +94,12 @@ class EventLoop:
         """Call ``act`` after what is ready now. Only for the loop's own thread: it wakes nobody."""
         self._calls.append(act)
 
+    def at_pause(self, act: Callable[[], None]) -> None:
+        """Call ``act`` when nothing is ready any more, or after `PATIENCE_S`. For the loop's own thread."""
+        if not self._at_pause:
+            self._pause_at_s = self.turn_s + PATIENCE_S
+        self._at_pause.append(act)
+
     def call_later(self, delay_s: float, act: Callable[[], None]) -> Timer:
         """Call ``act`` after a time."""
         if len(self._timers) >= self._sweep_at:  # those that were taken back may be far from due
@@ -103,32 +121,44 @@ class EventLoop:
             self._asleep = True  # before calls are looked for: one that comes after that wakes
             found = self._epoll.poll(self._timeout_s())
             self._asleep = False
+            self.turn_s = now = time.monotonic()
+            self.crowded = len(found) > 1
             for fd, events in found:
                 act = self._ready.get(fd)
                 if act is not None:
-                    self.attempt(act, events)
-            now = time.monotonic()
+                    try:
+                        act(events)
+                    except Exception:  # noqa: BLE001 - as in `attempt`, without its call
+                        _log.exception(UNEXPECTED)
             while self._timers and self._timers[0][0] <= now:
                 timer = heapq.heappop(self._timers)[2]
                 if timer.act is not None:
                     self.attempt(timer.act)
             self._make_calls()
+            if self._at_pause and (not found or now >= self._pause_at_s):
+                self._pause()
 
     def close(self) -> None:
         """Make the calls that are left and wait for nothing more; later calls are never made."""
         self._make_calls()
+        self._pause()
         self._epoll.close()
 
     def _timeout_s(self) -> float:
         while self._timers and self._timers[0][2].act is None:
             heapq.heappop(self._timers)
-        if self._calls:
+        if self._calls or self._at_pause:
             return 0
         return max(0, self._timers[0][0] - time.monotonic()) if self._timers else -1
 
     def _make_calls(self) -> None:
         for _ in range(len(self._calls)):
             self.attempt(self._calls.popleft())
+
+    def _pause(self) -> None:
+        acts, self._at_pause = self._at_pause, []
+        for act in acts:
+            self.attempt(act)
 
     def _woken(self, _: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -140,4 +170,4 @@ class EventLoop:
         try:
             act(*args)
         except Exception:  # noqa: BLE001 - a mistake in one call must not end the others
-            _log.exception("an unexpected error in the broker")
+            _log.exception(UNEXPECTED)

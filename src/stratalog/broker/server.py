@@ -457,7 +457,15 @@ class Broker:
 
     def _handle(self, connection: Connection, frame: memoryview) -> None:
         """Answer one frame. ValueError closes the connection: its bytes cannot be told from here on."""
-        connection.last_used_s = time.monotonic()
+        connection.last_used_s = self.loop.turn_s
+        try:
+            if self._shortcut.take(connection, frame):
+                return
+            self._handle_plain(connection, frame)
+        except ClosedError as error:  # the program closed the store before it stopped the broker
+            connection.close(str(error))
+
+    def _handle_plain(self, connection: Connection, frame: memoryview) -> None:
         if len(frame) < 8:
             raise ValueError(f"a request of {len(frame)} bytes")
         key = int.from_bytes(frame[:2], "big", signed=True)
@@ -470,12 +478,7 @@ class Broker:
             request = Request(self, connection, api, 0, header, None)
             metadata.unknown_version(request)
             return
-        try:
-            if api.handle is produce.produce and self._shortcut.take(connection, api, version, frame):
-                return
-            api.handle(self.request(connection, api, version, frame))
-        except ClosedError as error:  # the program closed the store before it stopped the broker
-            connection.close(str(error))
+        api.handle(self.request(connection, api, version, frame))
 
     def request(self, connection: Connection, api: Api, version: int, frame: memoryview) -> Request:
         """Return a frame as a request; ValueError if it is none."""

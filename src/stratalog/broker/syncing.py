@@ -1,8 +1,8 @@
-"""Syncs of a turn of the loop, asked for at its end: one for each partition, whoever wrote to it meanwhile.
+"""Syncs asked for when the loop pauses: one for each partition, whoever wrote to it meanwhile.
 
-A sync that began with the first request of a turn would cover that one alone, and its thread would take the
-interpreter from the turn that has the others at hand. What is asked for here is a `Topic.durable` each, so
-that nothing is acknowledged before it is on disk; only the asking waits, for the rest of a turn.
+A sync that began with the first request would cover that one alone, and its thread would take the interpreter
+from the loop that has the others at hand. What is asked for here is a `Topic.durable` each, so that nothing
+is acknowledged before it is on disk; only the asking waits, for as long as requests are ready, and not long.
 
 All methods are for the loop's thread.
 """
@@ -34,16 +34,16 @@ class _Wanted:
 
 
 class Syncs:
-    """What this turn of the loop wrote that is to be synced."""
+    """What was written since the last pause of the loop, and is to be synced."""
 
     def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
         self._wanted: dict[tuple[str, int], _Wanted] = {}
 
     def add(self, topic: Topic, partition: int, end: int, waiter: Waiter | None) -> None:
-        """Sync a partition up to ``end`` when the turn is over, and tell ``waiter``."""
+        """Sync a partition up to ``end`` with the next pause, and tell ``waiter``."""
         if not self._wanted:
-            self._loop.at_end_of_turn(self._ask)
+            self._loop.at_pause(self._ask)
         key = topic.name, partition
         wanted = self._wanted.get(key)
         if wanted is None or wanted.topic.entry_id != topic.entry_id:  # deleted and made again in one turn

@@ -27,141 +27,106 @@ MIN_TEXT_WIDTH = 20
 
 
 class Place(NamedTuple):
-    """Where a command is, and its first sentence."""
+    """The module of a command below ``stratalog.cli``, its first sentence, and the name it has there."""
 
     module: str
-    name: str
     summary: str
-
-
-def _place(module: str, name: str, summary: str) -> Place:
-    return Place(f"stratalog.cli.{module}", name, summary)
+    name: str = ""
+    """Empty if it is the command's own."""
 
 
 PANELS: dict[str, dict[str, Place]] = {
     "Topics and records": {
-        "topic": _place("topics", "app", "Create, list, describe, alter, move and delete topics."),
-        "append": _place(
-            "append", "append", "Append records: one per line, one JSON object per line, or one per file."
+        "topic": Place("topics", "Create, list, describe, alter, move and delete topics.", "app"),
+        "append": Place("append", "Append records: one per line, one JSON object per line, or one per file."),
+        "read": Place(
+            "read", "Print records: values only in a pipe; offset, time, key and value on a terminal."
         ),
-        "read": _place(
-            "read",
-            "read",
-            "Print records: values only in a pipe; offset, time, key and value on a terminal.",
-        ),
-        "sql": _place(
+        "sql": Place(
             "analysis.sql",
-            "sql",
             'Run SQL over topics: "select key, count(*) from orders group by key". Needs DuckDB.',
         ),
-        "group": _place("groups", "app", "List, describe, reset and delete consumer groups."),
+        "group": Place("groups", "List, describe, reset and delete consumer groups.", "app"),
     },
     "Kafka clients": {
-        "serve": _place(
-            "serve",
-            "serve",
-            "Serve the store to Kafka clients until SIGTERM or Ctrl-C; make it if there is none.",
+        "serve": Place(
+            "serve", "Serve the store to Kafka clients until SIGTERM or Ctrl-C; make it if there is none."
         ),
     },
     "The life of segments": {
-        "segments": _place("segments", "segments", "List every segment: state, offsets, time range, size."),
-        "roll": _place("segments", "roll", "Seal the active segment and begin a new one."),
-        "lifecycle": _place(
-            "lifecycle",
+        "segments": Place("segments", "List every segment: state, offsets, time range, size."),
+        "roll": Place("segments", "Seal the active segment and begin a new one."),
+        "lifecycle": Place(
             "lifecycle",
             "Show segments, bytes and files of each partition by state, and segments past their retention.",
         ),
-        "retain": _place(
-            "lifecycle",
-            "retain",
-            "Delete expired segments: retention.ms, retention.bytes, retention.segments.",
+        "retain": Place(
+            "lifecycle", "Delete expired segments: retention.ms, retention.bytes, retention.segments."
         ),
-        "compact": _place(
-            "lifecycle",
-            "compact",
-            "Keep the latest record of every key, in topics with cleanup.policy=compact.",
+        "compact": Place(
+            "lifecycle", "Keep the latest record of every key, in topics with cleanup.policy=compact."
         ),
-        "archive": _place(
-            "lifecycle",
-            "archive",
-            "Copy sealed segments to the archive, and remove local copies that have expired.",
+        "archive": Place(
+            "lifecycle", "Copy sealed segments to the archive, and remove local copies that have expired."
         ),
-        "janitor": _place(
-            "lifecycle", "janitor", "Run retain, compact and archive once, or repeatedly with --watch."
-        ),
-        "erase": _place(
-            "lifecycle",
-            "erase",
-            "Remove every record of a key permanently; other records keep their offsets.",
+        "janitor": Place("lifecycle", "Run retain, compact and archive once, or repeatedly with --watch."),
+        "erase": Place(
+            "lifecycle", "Remove every record of a key permanently; other records keep their offsets."
         ),
     },
     "Copies": {
-        "clone": _place(
-            "copies",
-            "clone",
-            "Clone the store: sealed segments are hard-linked, only active ones are copied.",
+        "clone": Place(
+            "copies", "Clone the store: sealed segments are hard-linked, only active ones are copied."
         ),
-        "restore": _place(
+        "restore": Place(
             "copies",
-            "restore",
             "Build a new store with the state of this one at a given time, from local and archived segments.",
         ),
-        "export": _place(
+        "export": Place(
             "copies",
-            "export",
             "Write a topic with its records, indexes and settings to one checksummed file; - is stdout.",
         ),
-        "import": _place(
+        "import": Place(
             "copies",
-            "import_",
             "Import an exported topic completely or not at all; create the store if there is none.",
+            "import_",
         ),
-        "graduate": _place(
-            "copies",
-            "graduate",
-            "Copy a topic into a Kafka broker's directories, created by the broker for it.",
+        "graduate": Place(
+            "copies", "Copy a topic into a Kafka broker's directories, created by the broker for it."
         ),
-        "adopt": _place(
+        "adopt": Place(
             "copies",
-            "adopt",
             "Copy a topic and its settings from a stopped Kafka broker; the broker's files are not changed.",
         ),
     },
     "Spark": {
-        "pipeline": _place(
+        "pipeline": Place(
             "pipelines",
-            "app",
             "Work on whole topics with Spark: here on local[*], or on a cluster with --master.",
+            "app",
         ),
     },
     "Files, damage and settings": {
-        "inspect": _place(
+        "inspect": Place(
             "analysis.inspect",
-            "inspect",
             "Show what a log directory holds and what is damaged, also one of a dead broker.",
         ),
-        "dump": _place(
-            "dump", "dump_command", "Print the contents of segment files in the format of kafka-dump-log."
+        "dump": Place(
+            "dump", "Print the contents of segment files in the format of kafka-dump-log.", "dump_command"
         ),
-        "verify": _place(
-            "check",
-            "verify",
-            "Check every byte; list damaged ranges and lost offsets (exit code 5 if there are any).",
+        "verify": Place(
+            "check", "Check every byte; list damaged ranges and lost offsets (exit code 5 if there are any)."
         ),
-        "repair": _place(
-            "check",
-            "repair",
-            "Repair a topic with --action, and list lost records (exit code 5 if damage is left).",
+        "repair": Place(
+            "check", "Repair a topic with --action, and list lost records (exit code 5 if damage is left)."
         ),
-        "config": _place(
-            "topics",
-            "config",
-            "List all settings, or show the effective settings of a topic and where they come from.",
+        "config": Place(
+            "topics", "List all settings, or show the effective settings of a topic and where they come from."
         ),
-        "log-dirs": _place(
+        "log-dirs": Place(
             "segments",
-            "log_dirs",
             "Show the store's directories: contents, free space, and the process that writes them.",
+            "log_dirs",
         ),
     },
 }
@@ -204,7 +169,7 @@ class LazyGroup(TyperGroup):
 
 
 def _load(name: str, place: Place) -> Any:
-    found = getattr(import_module(place.module), place.name)
+    found = getattr(import_module(f"stratalog.cli.{place.module}"), place.name or name)
     if isinstance(found, typer.Typer):
         group: Any = typer.main.get_group(found)
         group.name = name

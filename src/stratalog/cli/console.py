@@ -68,6 +68,13 @@ def number(count: int) -> str:
     return f"{count:,}" if is_terminal(sys.stdout) else str(count)
 
 
+def escaped(text: str) -> str:
+    """Return text with its control characters as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def show(table: Table) -> None:
     """Print a table on stdout."""
     if is_terminal(sys.stdout):
@@ -92,9 +99,9 @@ AGAIN_S, MAX_SAID = 60.0, 1000
 class Warnings(logging.Handler):
     """Prints the library's warnings on stderr, each once a command.
 
-    Those of `holding` wait for the end of the block: what is told in another way is not said twice. A command
-    that runs for weeks is a `service`: there each line has its time, comes again a minute later, and an
-    unexpected error has its traceback.
+    Those of `holding` wait for the end of the block, so that what is reported in another way is not printed
+    twice. A command that runs for weeks is a `service`: there each line has its time and is repeated after a
+    minute at the earliest, and an unexpected error has its traceback.
     """
 
     def __init__(self) -> None:
@@ -139,7 +146,7 @@ class Warnings(logging.Handler):
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[list[str]]:
-        """Yield a list for what is told; after the block print the warnings whose text it does not hold."""
+        """Yield a list for reported texts; after the block print the warnings that are not among them."""
         if self._held is not None:
             yield self._told
             return

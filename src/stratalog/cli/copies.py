@@ -33,7 +33,7 @@ KeepRetentionOption = Annotated[
     bool,
     opt(
         "--keep-retention",
-        "Keep retention.ms even if it would delete copied records; else -1 is set.",
+        "Keep retention.ms even if it would delete copied records; by default it is set to -1 then.",
     ),
 ]
 DryRunOption = Annotated[bool, opt("--dry-run -n", "Only show what would be done.")]
@@ -83,7 +83,7 @@ def restore(
         opt(
             "--archive URL",
             "From this archive alone, a directory or s3://…; the store it belonged to may be gone. "
-            "All of it unless a moment or offsets are given.",
+            "All of it unless a time or offsets are given.",
         ),
     ] = None,
     topics: TopicsOption = None,
@@ -99,7 +99,7 @@ def restore(
     from stratalog.store import copies
 
     if to_time is None and not to_offset and from_archive is None:
-        raise WrongUsage("no moment given: use --to-time TIME or --to-offset TOPIC:PARTITION=N")
+        raise WrongUsage("no target given: use --to-time TIME or --to-offset TOPIC:PARTITION=N")
     session.refuse_read_only()
     moment = None if to_time is None else parse_time(to_time, time.time_ns() // 1_000_000)
     source = None
@@ -287,7 +287,7 @@ def graduate(
             config=session.config,
             progress=bar,
         )
-    notes = copy_notes(report.partitions) + [f"in the way: {problem}" for problem in report.problems]
+    notes = copy_notes(report.partitions) + [f"problem: {problem}" for problem in report.problems]
     notes += [f"- {line}" for line in report.operator if not report.problems]
     did, where = "would hand" if dry_run else "handed", ", ".join(report.log_dirs)
     count = report.patched_batches
@@ -345,7 +345,7 @@ def _new_store(session: Session) -> Iterator[AdminClient]:
 
 
 def _remove_empty(session: Session, above: Sequence[Sequence[str]]) -> None:
-    """Remove a store without topics, and the directories above it; not while somebody else has it open."""
+    """Remove a store without topics, and the directories above it; not while another process has it open."""
     from stratalog.fs import RealFileSystem
     from stratalog.log.names import LOCK
 

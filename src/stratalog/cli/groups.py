@@ -105,7 +105,7 @@ def reset_offsets(
     """
     where = parse_position(to, time.time_ns() // 1_000_000)
     if not group:
-        raise WrongUsage("a group has a name")
+        raise WrongUsage("GROUP is empty: give the name of a group")
     if partition is not None and topic is None:
         raise WrongUsage("--partition needs --topic")
     with session.reads() as source:
@@ -169,7 +169,7 @@ def delete(
 
 
 def _shown(name: str) -> str:
-    """Return the name of a group or a topic without control characters: whoever commits chooses it."""
+    """Return the name of a group or a topic without control characters: clients choose it."""
     return printable(name.encode("utf-8", "surrogateescape"))
 
 

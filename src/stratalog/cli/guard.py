@@ -10,7 +10,9 @@ import contextlib
 import enum
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 import typer
@@ -146,7 +148,7 @@ def set_debug(value: bool) -> None:
 
 
 def debugging() -> bool:
-    """True if ``--debug`` was given."""
+    """Return True if ``--debug`` was given."""
     return _debug
 
 
@@ -226,6 +228,20 @@ def explain(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
+def stopped_by_sigterm() -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM sets: a service manager stops the janitor that way."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: event.set())
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
 def hinting(kind: type[BaseException], hint: str) -> Iterator[None]:
     """Add to errors of a kind a hint that fits the command better than the usual one."""
     try:
@@ -269,5 +285,5 @@ def _locked(error: errors.StoreLockedError) -> str:
 
 
 def _is_parsers(error: BaseException) -> bool:
-    """True for usage errors, ``Exit`` and ``Abort``, which the command-line parser handles itself."""
+    """Return True for usage errors, ``Exit`` and ``Abort``, which the command-line parser handles itself."""
     return any(base.__module__.partition(".")[0] in ("typer", "click") for base in type(error).__mro__)

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -34,7 +32,7 @@ from stratalog.cli.console import (
     show_json,
     warnings,
 )
-from stratalog.cli.guard import ExitCode, WrongUsage
+from stratalog.cli.guard import ExitCode, WrongUsage, stopped_by_sigterm
 from stratalog.cli.session import (
     OptionalTopic,
     PartitionOption,
@@ -234,20 +232,6 @@ def _watch(session: Session, work: Round, every_s: float, *, only_looks: bool) -
     raise typer.Exit(ExitCode.OK)
 
 
-@contextlib.contextmanager
-def stopped_by_sigterm() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM sets: a service manager stops the janitor that way."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: event.set())
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -377,7 +361,7 @@ def _when(step: Step, report: LifecycleReport, now_ms: int) -> str:
 
 
 def _noted(step: Step, report: LifecycleReport) -> bool:
-    """True if a note says how far this partition came: a round goes on when one of them fails."""
+    """Return True if a note says how far this partition came: a round goes on when one of them fails."""
     name = f"{step.topic}-{step.partition}: "
     return any(line.startswith(name) for line in report.notes)
 

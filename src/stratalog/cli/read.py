@@ -35,27 +35,10 @@ import typer
 
 from stratalog.analysis.payloads import to_text
 from stratalog.analysis.where import compile_where
-from stratalog.cli.analysis.files import form_of, json_bytes, new_file, write_records
-from stratalog.cli.analysis.formats import (
-    FormatOption,
-    Formats,
-    FramedOption,
-    KeyFormatOption,
-    KeyMessageOption,
-    KeySchemaOption,
-    MessageOption,
-    MisfitOption,
-    OnMisfit,
-    SchemaOption,
-    SchemasOption,
-    Way,
-    load,
-    loader,
-    payloads,
-    with_text,
-)
+from stratalog.cli.analysis.files import ForceOption, OutOption, form_of, json_bytes, new_file, write_records
+from stratalog.cli.analysis.formats import Decoding, Formats, load, loader, with_text
 from stratalog.cli.check import damage_facts, lost_offsets
-from stratalog.cli.console import counted, is_terminal, progress
+from stratalog.cli.console import counted, escaped, is_terminal, progress
 from stratalog.cli.guard import ExitCode, WrongUsage, complain
 from stratalog.cli.session import Isolation, IsolationOption, Session, TopicArgument, command_anywhere, opt
 from stratalog.config.units import format_bytes, format_time, parse_time
@@ -115,29 +98,19 @@ def read(
         str | None,
         opt("--where CONDITION", "Only records whose JSON value matches: 'amount>100 and country==\"DE\"'."),
     ] = None,
-    out: Annotated[
-        str | None, opt("--out FILE", "Write a file instead: FILE.parquet, .arrow, .csv or .jsonl.")
-    ] = None,
-    force: Annotated[bool, opt("--force", "With --out: replace an existing file.")] = False,
+    out: OutOption = None,
+    force: ForceOption = False,
     key_hex: Annotated[bool, opt("--key-hex", "Show keys as hexadecimal digits.")] = False,
     value_hex: Annotated[bool, opt("--value-hex", "Show values as hexadecimal digits.")] = False,
-    value_format: FormatOption = None,
-    key_format: KeyFormatOption = None,
-    schema: SchemaOption = None,
-    key_schema: KeySchemaOption = None,
-    schemas: SchemasOption = None,
-    message: MessageOption = None,
-    key_message: KeyMessageOption = None,
-    framed: FramedOption = False,
-    on_misfit: MisfitOption = OnMisfit.ERROR,
+    *,
+    decoding: Decoding,
 ) -> None:
     """Print records: values only in a pipe; offset, time, key and value on a terminal.
 
     Several partitions are merged by time. With --out they go to a file, in bounded memory.
     """
     hexed = {name for name, wanted in (("key", key_hex), ("value", value_hex)) if wanted}
-    value_way = Way(value_format, schema, message, schemas, framed, on_misfit)
-    formats = payloads(value_way, value_way._replace(form=key_format, schema=key_schema, message=key_message))
+    formats = decoding.formats()
     if hexed & formats.keys():
         raise WrongUsage("--key-hex and --value-hex show bytes as they are: omit the format")
     meets = None if where is None else compile_where(where, loader(formats))
@@ -536,7 +509,4 @@ def people_line(record: Record, color: bool = False) -> bytes:
 
 def printable(data: bytes) -> str:
     """Return text without control characters."""
-    text = data.decode("utf-8", "backslashreplace")
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return escaped(data.decode("utf-8", "backslashreplace"))

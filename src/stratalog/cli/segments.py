@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
+import typer
+
 from stratalog.cli.console import Table, counted
-from stratalog.cli.guard import WrongUsage
+from stratalog.cli.guard import ExitCode, WrongUsage
 from stratalog.cli.session import OptionalTopic, PartitionOption, Session, TopicArgument, command, opt
 from stratalog.config.units import format_bytes, format_time
 from stratalog.model import SegmentInfo
@@ -88,7 +90,10 @@ def roll(session: Session, topic: TopicArgument, partition: PartitionOption = No
 
 @command
 def log_dirs(session: Session) -> None:
-    """Show the store's directories: contents, free space, and the process that writes them."""
+    """Show the store's directories: contents, free space, and the process that writes them.
+
+    The exit code is 7 if a directory or a partition is offline; the reason is in the output.
+    """
     from stratalog.fs import RealFileSystem
 
     filesystem = RealFileSystem()
@@ -114,3 +119,5 @@ def log_dirs(session: Session) -> None:
     reasons += [why for each, _ in found for why in each.offline_partitions.values()]
     table.footer = "; ".join(reasons)
     session.tell(facts, table)
+    if reasons:
+        raise typer.Exit(ExitCode.STORAGE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -14,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratalog.cli.console import note, warnings
-from stratalog.cli.guard import hinting
-from stratalog.cli.lifecycle import stopped_by_sigterm
+from stratalog.cli.guard import hinting, stopped_by_sigterm
 from stratalog.cli.session import Session, command, opt
 from stratalog.errors import ConfigError, NotFoundError, StoreLockedError
 
@@ -37,30 +37,32 @@ def serve(
         opt("--listen -l HOST:PORT", f"Where to listen; port 0 takes a free one. Default: {LISTEN}."),
     ] = None,
     advertise: Annotated[
-        str | None, opt("--advertise HOST:PORT", "What clients are told to connect to, if it is another.")
+        str | None,
+        opt("--advertise HOST:PORT", "The address that clients connect to, if it is not --listen."),
     ] = None,
     auto_create: Annotated[
         bool | None,
         opt(
             "--auto-create/--no-auto-create",
-            "Create a topic when a client asks for one that is not there. Default: do.",
+            "Create a topic when a client asks for one that does not exist. Default: yes.",
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        opt("--config FILE", "Settings by the names of Kafka's server.properties, one NAME=VALUE in a line."),
+        opt("--config FILE", "Settings by the names of Kafka's server.properties, one NAME=VALUE per line."),
     ] = None,
     janitor: Annotated[
-        bool, opt("--janitor/--no-janitor", "Carry out retention, compaction and archiving meanwhile.")
+        bool, opt("--janitor/--no-janitor", "Also run retention, compaction and archiving.")
     ] = True,
 ) -> None:
     """Serve the store to Kafka clients until SIGTERM or Ctrl-C; make it if there is none.
 
-    Settings of the broker (max.connections) are given as those of the store are: in a file with --config, in
-    $STRATALOG_CONFIG or with --store-config, the last one wins; options come before all of them. No password
-    is asked for: listen only where every client may do everything.
+    Give settings of the broker (max.connections) and of the store in a file with --config, in
+    $STRATALOG_CONFIG or with --store-config; the last one wins, and options override all of them. There are
+    no passwords: listen only where every client may do everything.
     """
     began_s = time.monotonic()
+    gc.disable()  # until it is ready: all that is made before stays
     session.refuse_read_only()
     settings = _settings(session, config)
     host, port = (
@@ -90,6 +92,8 @@ def serve(
             auto_create_topics=settings.auto_create_topics if auto_create is None else auto_create,
         ) as broker,
     ):
+        gc.freeze()  # the collector need not look at partitions while clients wait
+        gc.enable()
         ready_s = round(time.monotonic() - began_s, 3)
         facts = {"bootstrap_servers": broker.bootstrap_servers, "pid": os.getpid(), "ready_s": ready_s}
         if session.json:
@@ -109,7 +113,7 @@ def _settings(session: Session, path: Path | None) -> ServeSettings:
         try:
             given = read_properties(path.read_text(encoding="utf-8"), str(path))
         except FileNotFoundError:
-            raise NotFoundError(f"--config {path}: there is no such file") from None
+            raise NotFoundError(f"--config {path}: no such file") from None
         except UnicodeDecodeError as error:
             raise ConfigError(f"--config {path}: {error}") from None
     named = {name: Given(value, "a setting given by name") for name, value in session.named.items()}

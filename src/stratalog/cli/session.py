@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
@@ -360,10 +360,35 @@ def declare(function: Callable[..., None], parameters: Iterable[inspect.Paramete
     return function
 
 
-def own_parameters(function: Callable[..., None]) -> list[inspect.Parameter]:
-    """Return the parameters of ``f(first, …)`` after the first, annotations resolved."""
-    found = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a function or class, annotations resolved."""
+    found = inspect.signature(function, eval_str=True).parameters.values()
     return [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in found]
+
+
+def _with_groups(
+    function: Callable[..., None], parameters: Iterable[inspect.Parameter]
+) -> tuple[Callable[..., None], list[inspect.Parameter]]:
+    """Replace each parameter whose type is a dataclass by options, one for each field.
+
+    Return the parameters, and a function that takes these options.
+    """
+    groups: dict[str, Any] = {}
+    options: list[inspect.Parameter] = []
+    for each in parameters:
+        if isinstance(each.annotation, type) and is_dataclass(each.annotation):
+            groups[each.name] = each.annotation
+            options += _parameters(each.annotation)
+        else:
+            options.append(each)
+
+    def call(session: Session, **given: Any) -> None:
+        made = {
+            name: kind(**{x.name: given.pop(x.name) for x in fields(kind)}) for name, kind in groups.items()
+        }
+        function(session, **given, **made)
+
+    return call, options
 
 
 def command_anywhere(function: Callable[..., None]) -> Callable[..., None]:
@@ -377,7 +402,11 @@ def command(
     *,
     anywhere: bool = False,
 ) -> Callable[..., None]:
-    """Turn ``f(session, …)`` into a command with the options that every command has."""
+    """Turn ``f(session, …)`` into a command with the options that every command has.
+
+    A parameter whose type is a dataclass stands for several options: its fields.
+    """
+    call, options = _with_groups(function, _parameters(function)[1:] if parameters is None else parameters)
 
     @functools.wraps(function)
     def run(
@@ -400,7 +429,7 @@ def command(
         if command_config is not None and not bootstrap:
             raise WrongUsage("--command-config needs --bootstrap-server")
         settings = tuple(store_config or ())
-        function(Session(given, json, settings, read_only, bootstrap, command_config), **rest)
+        call(Session(given, json, settings, read_only, bootstrap, command_config), **rest)
 
     del run.__wrapped__
     cluster = [
@@ -415,7 +444,7 @@ def command(
         parameter("read_only", ReadOnlyOption, False),
         parameter("debug", DebugOption, False),
     ]
-    return declare(run, [*(own_parameters(function) if parameters is None else parameters), *common])
+    return declare(run, [*options, *common])
 
 
 def _directories_of_environment() -> list[str]:

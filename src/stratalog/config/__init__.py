@@ -9,14 +9,13 @@ from __future__ import annotations
 from stratalog.config.broker import BROKER_NAMES, BrokerConfig
 from stratalog.config.settings import (
     Setting,
-    Synonym,
     canonical,
     canonical_number,
     parse_value,
     readable,
     suggest,
 )
-from stratalog.config.tables import PROFILE, PROFILES, SETTINGS, Profile, with_profile
+from stratalog.config.tables import PROFILE, PROFILES, SETTINGS, with_profile
 from stratalog.config.topic import (
     ConfigEntry,
     TopicConfig,
@@ -37,9 +36,7 @@ __all__ = [
     "SETTINGS",
     "BrokerConfig",
     "ConfigEntry",
-    "Profile",
     "Setting",
-    "Synonym",
     "TopicConfig",
     "canonical",
     "canonical_number",

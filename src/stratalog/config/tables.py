@@ -159,8 +159,8 @@ retention.segments int -1 store=log.retention.segments min=1 or=-1 ours
 file.delete.delay.ms long 60s store=log.segment.delete.delay.ms min=0
     Deleted files stay this long, renamed to .deleted, for readers still inside them.
 delete.retention.ms long 1d store=log.cleaner.delete.retention.ms min=0
-    How long a tombstone outlives the compaction that first met it, so that a reader from offset 0 can see
-    it.
+    How long a tombstone is kept after the first compaction that processed it, so that a reader that started
+    at offset 0 sees it.
 min.compaction.lag.ms long 0 store=log.cleaner.min.compaction.lag.ms min=0
     A record is not compacted away before it is this old.
 max.compaction.lag.ms long max store=log.cleaner.max.compaction.lag.ms min=1
@@ -198,7 +198,7 @@ follower.replication.throttled.replicas list - items=[0-9]+:[0-9]+
 
 _STORE = """
 num.partitions int 1 min=1
-    How many partitions a new topic gets unless told otherwise.
+    The number of partitions of a topic that is created without one.
 num.recovery.threads.per.data.dir int 2 min=1
     Threads per log directory that recover partitions when a store is opened after a crash.
 log.max.open.files int 0 min=0 ours

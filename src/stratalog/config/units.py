@@ -61,7 +61,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """A moment in epoch milliseconds.
+    """Return a moment in epoch milliseconds.
 
     ``now``; ``-10m`` and ``+10m`` count from now; a whole number is epoch milliseconds; otherwise ISO 8601
     (``2026-01-01``, ``2026-01-01T12:00:00Z``, ``2026-01-01 12:00+02:00``). Without a zone the time is UTC.

@@ -20,6 +20,7 @@ import binascii
 import json
 import re
 import uuid
+from functools import lru_cache
 from typing import NamedTuple
 
 from stratalog.errors import CorruptionError, UnsupportedFormat
@@ -75,7 +76,8 @@ def pack_partition_metadata(topic_id: uuid.UUID) -> bytes:
     return f"version: 0\ntopic_id: {id_to_text(topic_id)}".encode()
 
 
-def parse_partition_metadata(data: Buffer) -> uuid.UUID:
+@lru_cache(32)  # the partitions of a topic have the same
+def parse_partition_metadata(data: bytes) -> uuid.UUID:
     """The topic id. Kafka reads later versions too, as long as the second line stays what it is."""
     lines = _LINE_END.split(_text(data, PARTITION_METADATA))
     if len(lines) < 2:

@@ -6,23 +6,20 @@ The only room that touches a disk. ``contract`` says what is promised about dura
 from __future__ import annotations
 
 from stratalog.fs.contract import (
-    READ_FILE_LIMIT_BYTES,
     Buffer,
     File,
     FileStat,
     FileSystem,
     Lock,
-    LockInfo,
     Mode,
 )
 from stratalog.fs.failing import FailingFileSystem, Fault
-from stratalog.fs.handles import HandleCache, HandleStats, default_limit
+from stratalog.fs.handles import HandleCache, default_limit
 from stratalog.fs.lock import DirectoryLock
 from stratalog.fs.memory import MemoryFileSystem, SimulatedCrash, SurvivorMode
 from stratalog.fs.real import RealFile, RealFileSystem
 
 __all__ = [
-    "READ_FILE_LIMIT_BYTES",
     "Buffer",
     "DirectoryLock",
     "FailingFileSystem",
@@ -31,9 +28,7 @@ __all__ = [
     "FileStat",
     "FileSystem",
     "HandleCache",
-    "HandleStats",
     "Lock",
-    "LockInfo",
     "MemoryFileSystem",
     "Mode",
     "RealFile",

@@ -42,7 +42,7 @@ LockInfo: TypeAlias = dict[str, object]
 """What a lock's holder says about itself: ``pid``, ``control``, ``started`` by convention; JSON values."""
 
 READ_FILE_LIMIT_BYTES = 64 * 2**20
-"""How large a file ``read_file`` takes into memory unless told otherwise."""
+"""How large a file ``read_file`` takes into memory by default."""
 
 
 class FileStat(NamedTuple):
@@ -103,10 +103,10 @@ class File(Protocol):
         """
 
     def size(self) -> int:
-        """The current size in bytes."""
+        """Return the current size in bytes."""
 
     def fileno(self) -> int:
-        """The descriptor, for maps and ``sendfile``; -1 where there is none (in memory)."""
+        """Return the descriptor, for maps and ``sendfile``; -1 where there is none (in memory)."""
 
     def close(self) -> None:
         """Give the handle back. Says nothing about durability. Closing twice is fine."""
@@ -140,13 +140,13 @@ class FileSystem(Protocol):
         """Open a file (never a directory); not inherited by programs this process starts."""
 
     def list_dir(self, path: str) -> list[str]:
-        """The names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
 
     def stat(self, path: str) -> FileStat:
         """Size, time, kind and inode of what ``path`` names."""
 
     def exists(self, path: str) -> bool:
-        """Whether ``path`` names anything."""
+        """Return True if ``path`` names anything."""
 
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         """Set when a file was last changed, in nanoseconds since 1970; the next write moves it on.
@@ -188,7 +188,7 @@ class FileSystem(Protocol):
         """Room left for this process on the filesystem that holds ``path``."""
 
     def read_file(self, path: str, limit: int = READ_FILE_LIMIT_BYTES) -> bytes:
-        """The whole file; StorageError when it is larger than ``limit`` bytes."""
+        """Return the whole file; StorageError when it is larger than ``limit`` bytes."""
 
     def write_file(self, path: str, data: Buffer, *, sync: bool) -> None:
         """Make ``data`` the contents of ``path`` in place; a crash may leave any mixture of old and new.
@@ -211,7 +211,7 @@ class FileSystem(Protocol):
         """
 
     def lock_holder(self, path: str) -> LockInfo | None:
-        """What the holder says about itself, without taking the lock; None when nobody holds it.
+        """Return what the holder says about itself, without taking the lock; None when it is free.
 
         ``{}`` or only ``pid`` when the holder says nothing (a Java broker does not).
         """
@@ -276,9 +276,13 @@ class ComposedOperations:
         self.sync_dir(posixpath.dirname(path) or ".")
 
 
+PLAIN = (FileNotFoundError, FileExistsError, NotADirectoryError)
+"""Errors that are raised as they are, not ``from`` themselves: that is a cycle, which keeps frames alive."""
+
+
 def storage_error(error: OSError, path: str, action: str) -> Exception:
-    """The error to raise ``from`` an OSError, by the rules of this contract (sync failures aside)."""
-    if isinstance(error, FileNotFoundError | FileExistsError | NotADirectoryError):
+    """Return the error to raise ``from`` an OSError, by the rules of this contract (sync failures aside)."""
+    if isinstance(error, PLAIN):
         return error
     reason = os.strerror(error.errno) if error.errno else str(error)
     message = f"{path}: cannot {action}: {reason}"
@@ -324,5 +328,5 @@ def is_refusal(error: BaseException | None) -> bool:
 
 
 def os_error(code: int, path: str) -> OSError:
-    """An OSError as the system would raise it, for filesystems that are not the system's."""
+    """Return an OSError as the system would raise it, for filesystems that are not the system's."""
     return OSError(code, os.strerror(code), path)

@@ -61,7 +61,7 @@ class Fault:
             raise InvalidArgumentError(f"no operation is called {self.operation!r}")
 
     def matches(self, operation: str, paths: tuple[str, ...]) -> bool:
-        """Whether this rule is about such a call."""
+        """Return True if this rule is about such a call."""
         if self.operation not in ("*", operation) and not (
             self.operation == "mutating" and operation in MUTATING
         ):

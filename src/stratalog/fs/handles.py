@@ -1,7 +1,7 @@
 """A bounded set of open files, shared by everything that reads or writes segments.
 
-Tens of thousands of segments must be readable under a small ``ulimit -n``. Whoever needs a file acquires it,
-which pins it, and releases it soon; a file nobody pins stays open until its place is needed (least recently
+Tens of thousands of segments must be readable under a small ``ulimit -n``. A user of a file acquires it,
+which pins it, and releases it soon; an unpinned file stays open until its place is needed (least recently
 used first). A pinned file is never closed, so no thread can find its descriptor turned into another file.
 
 The limit is soft in one case: when every open file is pinned and ``on_pressure`` finds nothing to release,
@@ -77,14 +77,14 @@ class HandleCache:
         self._mutex = locks.lock("handles")
         self._by_path: dict[str, _Entry] = {}  # what is forgotten or replaced is in `_by_file` alone
         self._by_file: dict[File, _Entry] = {}
-        self._idle: OrderedDict[_Entry, None] = OrderedDict()  # used by nobody, least recently used first
+        self._idle: OrderedDict[_Entry, None] = OrderedDict()  # unpinned, least recently used first
         self._places: set[object] = set()  # taken for opens under way
         self._forgets = 0
         self._closed = False
         self._hits = self._misses = self._evictions = self._over_limit = 0
 
     def acquire(self, path: str, mode: Mode = "r") -> File:
-        """A file that stays open until :meth:`release`; every acquire needs its own release.
+        """Return a file that stays open until :meth:`release`; every acquire needs its own release.
 
         Handles are shared: two acquires of a path usually give the same File. A writable handle serves
         readers too; asking for "w" or "a" where only a reading handle is cached opens a writable one
@@ -171,7 +171,7 @@ class HandleCache:
             return list(self._by_path)
 
     def stats(self) -> HandleStats:
-        """The numbers of this moment."""
+        """Return the numbers of this moment."""
         with self._mutex:
             return HandleStats(
                 self.limit,
@@ -184,7 +184,7 @@ class HandleCache:
             )
 
     def close(self) -> None:
-        """Close what nobody pins, and the rest as it is released; acquire raises ClosedError from now on."""
+        """Close unpinned files now, the others when released; acquire raises ClosedError from now on."""
         with self._mutex:
             self._closed = True
             idle = list(self._idle)

@@ -7,7 +7,7 @@ process however that dies, and, unlike a POSIX lock, not when some other descrip
 The file's first line is JSON about the holder (pid, control address, start), written after the lock was
 taken and emptied before it is given back. It is for people and messages only: after a crash the text is
 stale, and only the kernel's lock says whether the directory is held. The file itself is never removed,
-because a lock on a removed file excludes nobody.
+because a lock on a removed file excludes no one.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _holder_of(fd: int) -> LockInfo | None:
             return None
         info = _read_info(fd)
         if posix_pid > 0:
-            # A POSIX lock, as a Java broker takes: the kernel knows the pid, and the text is somebody else's.
+            # A POSIX lock, as a Java broker takes: the kernel has the pid; the text is of another process.
             return {"pid": posix_pid}
         if info is not None and _alive(info.get("pid")):
             return info
@@ -186,14 +186,14 @@ def _still_named(fd: int, path: str) -> bool:
 
 
 def locked_error(path: str, info: Mapping[str, object]) -> StoreLockedError:
-    """The error for a second opener, naming the first as far as it is known."""
+    """Return the error for a second opener, naming the first as far as it is known."""
     pid, control = info.get("pid"), info.get("control")
     if not isinstance(pid, int) or isinstance(pid, bool):
         pid = None
     if pid is None:
-        who = "another process, which says nothing about itself (a Kafka broker does not)"
+        who = "another process, which left no information (a Kafka broker leaves none)"
     elif len(info) == 1:
-        who = f"process {pid}, which says nothing more about itself (a Kafka broker does not)"
+        who = f"process {pid}, which left no other information (a Kafka broker leaves none)"
     else:
         who = f"process {pid}"
     return StoreLockedError(

@@ -1,6 +1,6 @@
 """A filesystem in memory that can be crashed at any call: the crash tests run on it.
 
-It knows what the disk would hold if the power failed now. The ways to use it::
+It keeps track of what the disk would hold if the power failed now. Ways to use it::
 
     fs.crash_at(17)                      # the 17th mutating call from now raises SimulatedCrash, undone
     after = fs.survivor("reorder", rng)  # the disk the machine boots with
@@ -228,7 +228,7 @@ def surviving_tree(
 def _killed_tree(
     root: Directory, changes: list[NameChange], copies: dict[Node, Node], rng: random.Random
 ) -> tuple[Directory, list[NameChange]]:
-    """Everything as it is, durable or not: a power cut may still follow."""
+    """Copy everything as it is, durable or not: a power cut may still follow."""
 
     def copy_directory(node: Directory) -> Directory:
         known = copies.get(node)
@@ -519,7 +519,7 @@ class MemoryFileSystem(ComposedOperations):
             self.crashed = True
 
     def survivor(self, mode: SurvivorMode, rng: random.Random) -> MemoryFileSystem:
-        """What is there if the process is killed, or (other modes) the power fails, at this moment.
+        """Return what is there if the process is killed, or (other modes) the power fails, at this moment.
 
         ``kill`` keeps everything visible, and also what of it is not yet durable, so that a power cut may
         follow. ``drop``, ``torn`` and ``reorder`` are power cuts (see above); all that survives one is
@@ -758,7 +758,7 @@ def _split(path: str) -> tuple[str, ...]:
 
 
 def _refusal(code: int, path: str, action: str) -> Exception:
-    """What the real filesystem raises for this errno, with the same chain behind it."""
+    """Return what the real filesystem raises for this errno, with the same chain behind it."""
     cause = os_error(code, path)
     error = storage_error(cause, path, action)
     error.__cause__ = cause if error is not cause else None

@@ -18,6 +18,7 @@ from typing import ParamSpec, TypeVar
 
 from stratalog.errors import StorageError, SyncFailedError
 from stratalog.fs.contract import (
+    PLAIN,
     Buffer,
     ComposedOperations,
     FileStat,
@@ -180,6 +181,8 @@ class RealFileSystem(ComposedOperations):
     def open(self, path: str, mode: Mode = "r") -> RealFile:
         try:
             fd = os.open(path, _FLAGS[mode], 0o644)
+        except PLAIN:
+            raise
         except OSError as error:
             raise storage_error(error, path, "open") from error
         file = RealFile(path, fd, self._broken)
@@ -232,7 +235,7 @@ class RealFileSystem(ComposedOperations):
                 else:
                     self.remove(child)
             except FileNotFoundError:
-                continue  # somebody else was faster; gone is what was asked for
+                continue  # another process was faster; the result is the same
         self.remove_dir(path)
 
     def sync_dir(self, path: str) -> None:
@@ -271,6 +274,8 @@ def _call(path: str, action: str, call: Callable[P, T], *args: P.args, **kwargs:
     """Call the system; an OSError becomes the error of the contract, with ``path`` and ``action``."""
     try:
         return call(*args, **kwargs)
+    except PLAIN:
+        raise
     except OSError as error:
         raise storage_error(error, path, action) from error
 

@@ -2,8 +2,9 @@
 
 A module is one Cython pure-Python source, compiled where it was built and interpreted otherwise, with equal
 results. Its C types stand in a ``.pxd`` beside it, its Python types in ``__init__.pyi``. ``compiled`` says
-which form runs; ``STRATALOG_PURE=1`` forces the interpreted one. The kernel imports nothing of the package,
-touches no file and keeps no state: bytes in, numbers or bytes out. Hostile bytes are answered with a code,
+which form runs; ``STRATALOG_PURE=1`` forces the interpreted one. The kernel imports nothing of the package
+and keeps no state: bytes in, numbers or bytes out. Files and sockets are the caller's; it writes to the ones
+it is given. Hostile bytes are answered with a code,
 never with a read outside their buffer.
 """
 
@@ -63,6 +64,8 @@ from stratalog.kernel._wire import (  # noqa: E402
     encode_message,
     parse_produce,
     produce_answer,
+    receive,
+    send,
 )
 
 __all__ = [
@@ -111,7 +114,9 @@ __all__ = [
     "partition_for_key",
     "plan_run",
     "produce_answer",
+    "receive",
     "scan_batches",
+    "send",
     "sum_batches",
     "use_error",
     "walk_records",

@@ -32,6 +32,9 @@ from cython.cimports.stratalog.kernel.native import (
 
 native_init()
 
+JOIN_FROM = cython.declare(cython.Py_ssize_t, 2048)
+"""Up to here the CRC of a whole batch is computed sooner than joined."""
+
 # Whether a batch may follow: 0, it may; else it is a repeated one, or why it may not.
 DUPLICATE, FENCED, UNSEQUENCED, NEW_EPOCH, GAP, NOT_TRANSACTIONAL, COORDINATOR_FENCED = range(1, 8)
 
@@ -535,17 +538,20 @@ class AppendInfo:
         i: cython.Py_ssize_t
         p: cython.Py_ssize_t
         size: cython.Py_ssize_t
+        first: cython.Py_ssize_t
         crc: cython.uint
         flags: cython.int
         while self.row < self.written:
             i = self.row * 14
             p = self.table[i]
             size = self.table[i + 1]
+            first = size if size <= JOIN_FROM else 21
             if cython.compiled:
-                crc = crc_of(cython.address(self.source[p]), 0, 21)
+                crc = crc_of(cython.address(self.source[p]), 0, first)
             else:
-                crc = crc_of(self.source, p, p + 21)
-            crc = join(crc, cython.cast(cython.uint, self.table[i + 7]), size - 21)
+                crc = crc_of(self.source, p, p + first)
+            if first < size:
+                crc = join(crc, cython.cast(cython.uint, self.table[i + 7]), size - 21)
             flags = ledger.took(
                 crc,
                 size,

@@ -20,7 +20,10 @@ from types import ModuleType
 from stratalog.kernel import standin
 
 _HERE = Path(__file__).parent
-_C_MODULES = ("cpython.bytearray", "cpython.bytes", "cpython.tuple", "cpython.unicode", "libc.string")
+_C_MODULES = (
+    *("cpython.buffer", "cpython.bytearray", "cpython.bytes", "cpython.tuple", "cpython.unicode"),
+    "libc.string",
+)
 _interpreted = False
 
 

@@ -17,6 +17,8 @@
 #include <sys/mman.h>
 #endif
 #if !defined(_MSC_VER)
+#include <errno.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #endif
 #if defined(_MSC_VER)
@@ -344,6 +346,27 @@ static inline long long stratalog_pwrite(int fd, const unsigned char *data, size
     return -1;
 #else
     return pwrite(fd, data, length, position);
+#endif
+}
+
+/* What a socket that does not block has, or takes, now: how many bytes, or the error's number below 0. */
+static inline long long stratalog_receive(int fd, unsigned char *data, size_t length) {
+#if defined(__linux__)
+    ssize_t n = recv(fd, data, length, MSG_DONTWAIT);
+    return n < 0 ? -(long long)errno : n;
+#else
+    (void)fd, (void)data, (void)length;
+    return -1;
+#endif
+}
+
+static inline long long stratalog_send(int fd, const unsigned char *data, size_t length) {
+#if defined(__linux__)
+    ssize_t n = send(fd, data, length, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return n < 0 ? -(long long)errno : n;
+#else
+    (void)fd, (void)data, (void)length;
+    return -1;
 #endif
 }
 

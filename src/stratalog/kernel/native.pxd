@@ -20,6 +20,8 @@ cdef extern from "native.h" nogil:
     unsigned long long *stratalog_table_new(size_t words)
     void stratalog_table_free(unsigned long long *table)
     long long stratalog_pwrite(int fd, const unsigned char *data, size_t length, long long position)
+    long long stratalog_receive(int fd, unsigned char *data, size_t length)
+    long long stratalog_send(int fd, const unsigned char *data, size_t length)
 
 cdef extern from "native.h":
     object stratalog_new_tuple(object cls, Py_ssize_t size)

@@ -13,6 +13,7 @@ _M64 = 0xFFFFFFFFFFFFFFFF
 # Only compiled code calls these.
 stratalog_crc = stratalog_new_tuple = stratalog_set_item = None
 stratalog_prefetch = stratalog_table_free = stratalog_table_new = stratalog_pwrite = None
+stratalog_receive = stratalog_send = None
 
 
 def native_init() -> None:

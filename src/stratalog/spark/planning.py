@@ -182,23 +182,35 @@ def spans_of(view: LogView, extent: LogRange) -> Iterator[Span]:
 def _spans(view: LogView, extent: LogRange) -> Iterator[Span]:
     segments = view.segments()
     judged_bytes = SEGMENT_BYTES if len(segments) > MANY_SEGMENTS else 0
+    small: Span | None = None
     for segment in segments[segment_index(segments, extent.start) :] if segments else ():
         if segment.base_offset >= extent.end:
-            return
+            break
         start, end = max(extent.start, segment.base_offset), extent.end
         if not segment.is_active and segment.next_offset is not None:
             end = min(end, segment.next_offset)
         if start >= end:
             continue
+        if 0 < segment.size <= judged_bytes and type(segment) is Segment and not segment.is_active:
+            size = SEGMENT_BYTES if small is None else small.size_bytes + SEGMENT_BYTES
+            small = Span(start if small is None else small.start, end, size)
+            if size >= GRAIN_BYTES:
+                yield small
+                small = None
+            continue
+        if small is not None:
+            yield small
+            small = None
         if not segment.size:
             yield Span(start, end, 0)  # a cleaner left it so, or its batches are lost: who reads it will know
             continue
         with or_gone(view, segment):
-            plain = extent.since_ms is None and extent.until_ms is None
-            if plain or (segment.size <= judged_bytes and not isinstance(segment, ArchivedSegment)):
+            if extent.since_ms is None and extent.until_ms is None:
                 yield from _by_index(segment, start, end)
             else:
                 yield from _by_time(segment, start, end, extent.since_ms, extent.until_ms)
+    if small is not None:
+        yield small
 
 
 def _by_index(segment: Segment, start: int, end: int) -> Iterator[Span]:

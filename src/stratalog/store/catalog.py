@@ -47,7 +47,7 @@ class TopicEntry:
     directories: Mapping[int, Place] = field(default_factory=dict)
 
     def effective_overrides(self) -> Mapping[str, str]:
-        """The overrides that count: a foreign topic has no policy until one is set."""
+        """Return the overrides that count: a foreign topic has no policy until one is set."""
         return {**NO_POLICY, **self.overrides} if self.foreign else self.overrides
 
     def config(self, broker: BrokerConfig) -> TopicConfig:

@@ -10,7 +10,10 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
 from stratalog import locks
 from stratalog.errors import (
@@ -24,7 +27,7 @@ from stratalog.errors import (
 )
 from stratalog.format import checkpoints, metadata
 from stratalog.format import settings as settings_format
-from stratalog.format.metadata import MetaProperties
+from stratalog.format.metadata import CLEAN_SHUTDOWN, META_PROPERTIES, MetaProperties
 from stratalog.format.settings import MAX_PARTITIONS, Settings, newest
 from stratalog.fs import FileSystem, Lock
 from stratalog.fs.contract import is_shortage
@@ -41,15 +44,27 @@ from stratalog.log.names import (
 )
 from stratalog.store.checkpoints import Checkpoints
 
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-META_PROPERTIES = "meta.properties"
+T = TypeVar("T")
 
 RESERVE = "stratalog.reserve"
 RESERVE_STEP = 4096
 """The reserve is zeros in whole steps of this size, at least one more than the settings take."""
 
+SYNCS_AT_ONCE = 8
+"""A disk takes several syncs together for little more than one; for a few, threads are not worth it."""
+
 OUR_BROKER_EPOCH = -1
 """What our clean-shutdown file says; a broker's is never negative."""
+
+
+def at_once(sync: Callable[[T], object], each: Collection[T]) -> None:
+    """Call ``sync`` with each, many of them in several threads; raise the first error when all have ended."""
+    if len(each) < 2 * SYNCS_AT_ONCE:
+        for one in each:
+            sync(one)
+        return
+    with ThreadPoolExecutor(SYNCS_AT_ONCE, thread_name_prefix="stratalog-sync") as pool:
+        list(pool.map(sync, each))
 
 
 class LogDir:
@@ -126,7 +141,7 @@ class LogDir:
             above = os.path.dirname(above) or "."
 
     def announce(self, info: Mapping[str, object]) -> None:
-        """Say more about the holder, once its control socket is known."""
+        """Add facts about the holder to the lock, once its control socket is known."""
         if self._lock is not None:
             self._lock.update(info)
 
@@ -136,7 +151,7 @@ class LogDir:
             self._lock = None
 
     def read_state(self) -> None:
-        """How the last writer left the directory, and whether that was us."""
+        """Read how the last writer left the directory, and whether it was one of ours."""
         try:
             epoch = metadata.parse_clean_shutdown(self._fs.read_file(self.file(CLEAN_SHUTDOWN)))
         except FileNotFoundError:
@@ -150,7 +165,7 @@ class LogDir:
         self.foreign = epoch != OUR_BROKER_EPOCH
 
     def mark_dirty(self) -> None:
-        """Before the first write: from now on a stop is not clean until `mark_clean`."""
+        """Remove the clean-shutdown file before the first write: a stop is not clean until `mark_clean`."""
         with self._mutex:
             if self._marked_dirty:
                 return
@@ -162,7 +177,7 @@ class LogDir:
             self._marked_dirty = True
 
     def mark_clean(self) -> None:
-        """The very last write: everything else is on disk."""
+        """Write the clean-shutdown file, as the very last write: everything else is on disk."""
         with self._mutex:
             if self._marked_dirty:
                 self._fs.write_atomic(
@@ -178,7 +193,7 @@ class LogDir:
     # -- root files --------------------------------------------------------------------------------
 
     def ensure_meta_properties(self, cluster_id: str) -> str:
-        """The cluster id of the directory, written as ``cluster_id`` when it has none yet."""
+        """Return the cluster id of the directory, written as ``cluster_id`` when it has none yet."""
         try:
             known = metadata.parse_meta_properties(self._fs.read_file(self.file(META_PROPERTIES)))
             return known.cluster_id or cluster_id
@@ -315,11 +330,7 @@ class LogDir:
                 for name, data in files.items():
                     self._fs.write_file(f"{future}/{name}", data, sync=False)
                 self._fs.open(f"{future}/{file_name(base_offset, 'log')}", "x").close()
-            for future in new.values():
-                for name in files:
-                    with self._fs.open(f"{future}/{name}") as file:
-                        file.sync()
-                self._fs.sync_dir(future)
+            at_once(partial(self._sync_new, files), new.values())
             for directory, future in new.items():
                 self._fs.rename(future, directory)
             self._fs.sync_dir(self.path)
@@ -332,12 +343,18 @@ class LogDir:
             raise
         return made
 
+    def _sync_new(self, files: Iterable[str], directory: str) -> None:
+        for name in files:
+            with self._fs.open(f"{directory}/{name}") as file:
+                file.sync()
+        self._fs.sync_dir(directory)
+
     def check_absent(self, name: str) -> None:
         """Raise StorageError if there is something under the name of a new partition."""
         if self._fs.exists(self.file(name)):
             raise StorageError(
-                f"{self.file(name)} is in the way of a new partition; move it to another place, or open the"
-                f" store again to have its topic back"
+                f"{self.file(name)} exists already, so a new partition cannot be created there: move it away,"
+                f" or open the store again to restore its topic"
             )
 
     def complete_partition(self, directory: str, topic_id: uuid.UUID) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.read.reader import Isolation
     from stratalog.log.segment.segment import Segment
-    from stratalog.store.catalog import State, View
+    from stratalog.store.catalog import State
     from stratalog.store.partitions import Partitions
 
 
@@ -40,12 +40,12 @@ T = TypeVar("T")
 
 
 def is_moved(fs: FileSystem, directory: str) -> bool:
-    """Whether this partition was being moved elsewhere: where it has a twin, the twin counts."""
+    """Return True if this partition was being moved elsewhere: where it has a twin, the twin counts."""
     return fs.exists(f"{directory}/{MOVED}")
 
 
 def take_mark_off(fs: FileSystem, directory: str) -> None:
-    """The move never happened: this is the partition after all."""
+    """Remove the mark of a move that did not happen: this directory is the partition."""
     fs.remove(f"{directory}/{MOVED}")
     fs.sync_dir(directory)
 
@@ -241,7 +241,7 @@ def unmoved(
 
 
 class _SteadyView:
-    """Passes everything on to the writer that the partition has now; what is asked often, by a method."""
+    """Passes everything on to the partition's present writer; frequent calls have a method of their own."""
 
     __slots__ = ("_partitions", "_registry", "_state", "_writer", "partition", "topic")
 

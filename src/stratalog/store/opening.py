@@ -1,6 +1,6 @@
 """From log directories to partitions: find them, create new ones, open each for writing.
 
-A start lists the directories, finishes creations and deletions that a crash cut short, and recovers every
+A start lists the directories, finishes creations and deletions that a crash interrupted, and recovers every
 partition. A partition that cannot be opened is offline by itself, with its reason; a disk that fails takes
 its directory offline. A partition that the settings know and no directory holds is offline: only partitions
 that the settings call unfinished are created.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from stratalog import locks
+from stratalog.config import TopicConfig
 from stratalog.errors import (
     ConfigError,
     DiskFullError,
@@ -64,6 +65,8 @@ class _Job(NamedTuple):
     new: bool = False
     reopened: bool = False
     at_start: bool = False
+    config: TopicConfig | None = None
+    """The topic's settings, where they were looked up for all of its partitions."""
 
 
 class Opening:
@@ -212,7 +215,7 @@ class Opening:
         return True
 
     def _one_of(self, twin: tuple[LogDir, str] | None, found: tuple[LogDir, str]) -> tuple[LogDir, str]:
-        """A partition found twice: a move that a crash cut short left a mark on the old one."""
+        """Choose one of two directories of a partition: an interrupted move left a mark on the old one."""
         fs = self._context.fs
         if twin is None:
             return found
@@ -230,7 +233,7 @@ class Opening:
         )
 
     def finish_creations(self) -> None:
-        """Make what a crash kept `create_topic` from making: the settings are durable, so the topic is.
+        """Finish creations that a crash interrupted: the settings are durable, so the topic is.
 
         Only partitions that the settings call unfinished are made: any other that is not there is missing.
         """
@@ -274,8 +277,16 @@ class Opening:
         """Open every partition for writing, several at a time."""
         self.finish_creations()
         jobs = [
-            _Job(entry, number, known.log_start.get(key) or 0, known.recovery_point.get(key), at_start=True)
+            _Job(
+                entry,
+                number,
+                known.log_start.get(key) or 0,
+                known.recovery_point.get(key),
+                at_start=True,
+                config=config,
+            )
             for entry in self._registry.entries.values()
+            for config in [self._usable_config(entry)]
             for number, (where, _) in entry.directories.items()
             if where.offline is None
             for key, known in [((entry.name, number), where.checkpoints)]
@@ -293,6 +304,13 @@ class Opening:
             if writer is not None:
                 opened.setdefault(job.entry.name, {})[job.partition] = writer
         self._registry.put_all((self._registry.entries[name], writers) for name, writers in opened.items())
+
+    def _usable_config(self, entry: TopicEntry) -> TopicConfig | None:
+        """Return a topic's settings; None if they are unusable, which takes each partition offline."""
+        try:
+            return entry.config(self._config)
+        except ConfigError:
+            return None
 
     def _open(self, job: _Job) -> PartitionWriter | None:
         """Open one partition; when it fails, take it offline and return None.
@@ -315,7 +333,7 @@ class Opening:
     def _open_writer(self, job: _Job) -> PartitionWriter:
         context, entry, partition = self._context, job.entry, job.partition
         where, directory = entry.directories[partition]
-        config = entry.config(self._config)
+        config = job.config or entry.config(self._config)
         how = OpenAs(
             # How the directory was found says nothing of what this store wrote, or failed to write, since.
             clean=job.new or (where.clean and not job.reopened),
@@ -497,7 +515,7 @@ class Opening:
         ]
 
     def warn_of_missing(self) -> None:
-        """Tell, once the store is open, which partitions no directory holds, and which directory may."""
+        """Warn, once the store is open, of partitions that no directory holds, and which directory may."""
         missing = [
             f"{entry.name}-{number}"
             for entry in self._registry.entries.values()

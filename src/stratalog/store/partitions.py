@@ -28,7 +28,7 @@ from stratalog.store.background import Ticker
 from stratalog.store.catalog import Changes, Registry, TopicEntry
 from stratalog.store.checkpoints import bring_up_to_date
 from stratalog.store.lifecycle.claims import Claims
-from stratalog.store.logdir import LogDir, LogDirs
+from stratalog.store.logdir import LogDir, LogDirs, at_once
 from stratalog.store.moving import Moves, missing, or_missing
 from stratalog.store.opening import Opening
 from stratalog.store.settings import SavedSettings
@@ -184,13 +184,13 @@ class Partitions:
         return view
 
     def _log_start(self, name: str, partition: int) -> int:
-        """The checkpointed log start offset as it is now, for read-only views."""
+        """Return the checkpointed log start offset as it is now, for read-only views."""
         entry = self.registry.topic(name)
         placed = None if entry is None else entry.directories.get(partition)
         return 0 if placed is None else placed[0].checkpoints.log_start.as_written().get((name, partition), 0)
 
     def place(self, name: str, partition: int) -> tuple[LogDir, str]:
-        """The log directory a partition is in, and its own directory."""
+        """Return the log directory a partition is in, and its own directory."""
         try:
             return self.entries[name].directories[partition]
         except KeyError:
@@ -207,7 +207,7 @@ class Partitions:
         return placed is None or (placed[0].offline is None and not self.context.fs.exists(placed[1]))
 
     def give_up(self, entry: TopicEntry, partition: int, action: str) -> RepairReport:
-        """Begin a partition anew that no directory holds, behind the end that its writer knows."""
+        """Recreate a partition that no directory holds, after the end that its writer has."""
         view = self.registry.view(entry.name, partition)
         end = 0
         if isinstance(view, PartitionWriter) and action != "rebuild-indexes":
@@ -292,13 +292,13 @@ class Partitions:
             return False
 
     def first_dirty_offset(self, name: str, partition: int) -> int | None:
-        """The cleaner's checkpoint; None when this partition was never cleaned."""
+        """Return the cleaner's checkpoint; None when this partition was never cleaned."""
         known = self.place(name, partition)[0].checkpoints.cleaner_offset
         key = (name, partition)
         return known.read().get(key) if self.read_only else known.get(key)  # another process may write it
 
     def save_first_dirty_offset(self, name: str, partition: int, offset: int) -> None:
-        """Remember, durably, up to where a partition is cleaned."""
+        """Save, durably, up to where a partition is cleaned."""
         where = self.place(name, partition)[0]
         where.checkpoints.cleaner_offset.put((name, partition), offset)
 
@@ -307,7 +307,7 @@ class Partitions:
         return any(writer.release_handle() for writer in self.writers())
 
     def tick(self) -> None:
-        """What time makes due: idle rolls, flushes, checkpoints, removal of deleted files."""
+        """Run what is due by time: idle rolls, flushes, checkpoints, removal of deleted files."""
         self._ticker.tick()
         self._try("removing deleted files", lambda: self.context.deletions.run(self.context))
         self._try("ending a move that was cut short", self.settle_moves)
@@ -318,7 +318,7 @@ class Partitions:
             self._try("writing checkpoints", self.checkpoint)
 
     def _try(self, what: str, act: Callable[[], None]) -> Exception | None:
-        """Do something whose failure must not keep other things from being done; return what it raised."""
+        """Call a function whose failure must not stop other work; return what it raised."""
         try:
             act()
         except Exception as error:  # noqa: BLE001 - reported, or raised when the rest is done
@@ -342,7 +342,7 @@ class Partitions:
             raise first
 
     def tick_interval_s(self) -> float:
-        """How long the background thread may sleep."""
+        """Return how long the background thread may sleep."""
         flush_ms = min((writer.config.flush_ms for writer in self.writers()), default=1000)
         return max(0.01, min(1.0, flush_ms / 2000))
 
@@ -378,13 +378,14 @@ class Partitions:
         finish("the settings", self.settings.settle)
         finish("topics that could not be made", self.opening.remove_in_vain)
         finish("removing deleted files", lambda: self.context.deletions.run(self.context, everything=True))
-        for entry in self.entries.values():
-            for partition, view in enumerate(self.registry.views(entry.name)):
-                if isinstance(view, PartitionWriter):
-                    broken = view.unusable is not None
-                    closed = finish(view.directory, partial(self._close, view), partial(_all_durable, view))
-                    if broken or not closed:
-                        failed.add(entry.directories[partition][0])
+
+        def close(writer: PartitionWriter) -> None:
+            broken = writer.unusable is not None
+            closed = finish(writer.directory, partial(self._close, writer), partial(_all_durable, writer))
+            if broken or not closed:
+                failed.add(self.entries[writer.topic].directories[writer.partition][0])
+
+        at_once(close, self.writers())
         for each in self.dirs.online():
             if dirty and not finish(each.path, partial(self._checkpoint, each)):
                 failed.add(each)

@@ -1,4 +1,4 @@
-"""Reading a topic: one partition or several, once or as records come, until told to stop.
+"""Reading a topic: one partition or several, once, or following new records until stopped.
 
 Several partitions are merged by time. A reader that follows reads what is there, then waits for any of its
 partitions: for the ends of a log that this process writes, by looking again for one that another writes.
@@ -470,7 +470,7 @@ def wait(parts: list[Part], options: ReadOptions, stop: Stop, deadline: float | 
 
 
 def _listen(parts: list[Part], options: ReadOptions, waits: _Waits, wake: Callable[[], object]) -> bool:
-    """Return True if a partition has more; else have ``wake`` called when one does, if it can be told."""
+    """Return True if a partition has more; else have ``wake`` called when one does, if possible."""
     if options.more is not None:
         added = options.more(len(parts))
         if added:

@@ -65,7 +65,7 @@ class SavedSettings:
         with self._saving:
             if entry.id in self._deleting:
                 raise UnknownTopicError(
-                    f"topic {entry.name} is being deleted, and that was cut short; delete it again"
+                    f"topic {entry.name} is being deleted, and the deletion was interrupted: delete it again"
                 )
             saved = replace(_settings_of(entry), creating=creating)
             topics = {**self.current.topics, entry.name: saved}
@@ -217,7 +217,7 @@ class SavedSettings:
         return known
 
     def _unsaved(self) -> bool:
-        """True when the file lacks the broker settings of this open, or one of its directories."""
+        """Return True when the file lacks the broker settings of this open, or one of its directories."""
         return self.current.store != self._kept() or self.current.directories != self._directories()
 
     def _kept(self) -> dict[str, str]:

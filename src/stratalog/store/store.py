@@ -164,8 +164,8 @@ class Store:
         self._closing = locks.lock("closing")
         """Held while the store is closed, I/O and all; only `close` takes it."""
         self._released = False
+        """True when the locks, files and threads are given back, or belong to a forked child's parent."""
         self._close_failure: BaseException | None = None
-        """True when the locks, files and threads are given back, or are a forked child's parent's."""
         self._background: Background | None = None
         self._made_lifecycle: Lifecycle | None = None
         self._janitor: Janitor | None = None
@@ -287,14 +287,14 @@ class Store:
         return isinstance(name, str) and name in self.topics()
 
     def __iter__(self) -> Iterator[Topic]:
-        """The topics, by name."""
+        """Iterate over the topics, by name."""
         return iter([self.topic(name) for name in self.topics()])
 
     def __len__(self) -> int:
         return len(self.topics())
 
     def __bool__(self) -> bool:
-        """True also without topics."""
+        """Return True, also without topics."""
         return True
 
     def create_topic(
@@ -331,8 +331,8 @@ class Store:
         total = check_number("total", total, 1, MAX_PARTITIONS)
         if name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
             raise InvalidArgumentError(
-                f"{name} keeps its number of partitions: groups or transactions are found by it, and would be"
-                " lost"
+                f"{name} keeps its number of partitions: it decides where a group or transaction is stored,"
+                " and all of them would be lost"
             )
         with self.partitions.changes.of(name):
             entry = self.partitions.entry(name)
@@ -561,7 +561,7 @@ class Store:
                 partitions.opening.load()
         if missing:
             return partitions.opening.give_up(entry, partition, action=action, dry_run=True)
-        raise StorageError(f"{directory}: a file went while it was checked; try again") from gone
+        raise StorageError(f"{directory}: a file was removed while it was checked: try again") from gone
 
     # -- the life of segments ---------------------------------------------------------------------------
 
@@ -705,8 +705,6 @@ class Store:
         staged = check_all("files", files, StagedFile, "staged files")
         return self.journal.commit(Entry(query, batch, tuple(staged), job), progress)
 
-    # -- numbers ---------------------------------------------------------------------------------------
-
     # -- consumers -----------------------------------------------------------------------------------
 
     def consumer(
@@ -841,7 +839,7 @@ class Store:
         return [log_dir_numbers(self.partitions, each) for each in self.partitions.dirs.all]
 
     def open_files(self) -> int:
-        """The number of file handles the store has open now."""
+        """Return the number of file handles the store has open now."""
         return self.partitions.context.handles.stats().open
 
     @property

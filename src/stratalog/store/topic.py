@@ -103,7 +103,7 @@ class Topic:
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
     ) -> SerializedTopic:
-        """The same topic for keys and values that are not bytes.
+        """Return the same topic for keys and values that are not bytes.
 
         Each is a function or a name: ``str``, ``json``, ``msgspec`` (JSON by that package) or ``bytes``, the
         default. A serializer's name stands for the deserializer too. None is not given to any of them.
@@ -556,7 +556,7 @@ class Topic:
         return self._on(partition, _open_transactions)
 
     def producers(self, partition: int = 0) -> list[ProducerEntry]:
-        """Return the producers that a partition remembers, by id."""
+        """Return the producers that a partition keeps, by id."""
         return self._on(partition, _producers)
 
     def roll(self, partition: int | None = None) -> int:
@@ -878,7 +878,7 @@ class Topic:
         )
 
     def _entry(self) -> TopicEntry:
-        """Return what the store knows of this topic; UnknownTopicError when it was deleted."""
+        """Return this topic's entry in the store; UnknownTopicError when it was deleted."""
         try:
             entry = self._partitions.entry(self.name)
         except UnknownTopicError:

@@ -4,7 +4,7 @@
     find_anomalies, Send, Poll, …      what producers and consumers saw of a broker, and what is wrong with it
     MemoryFileSystem, SimulatedCrash   a filesystem that can be crashed at any call
     FailingFileSystem, Fault           one that fails on request
-    ManualClock                        time that moves when told
+    ManualClock                        a clock that moves when the test moves it
     LogHistory, HistoryError           what was acknowledged, and the check that it is still there
     read_raw, committed                the log as its bytes say, by a plain second reader
     LockChecker, LockViolationError    locks that check their order and the I/O under them

@@ -149,7 +149,7 @@ class Anomaly(NamedTuple):
 
 @dataclass(slots=True)
 class _Log:
-    """What the whole history knows of one partition."""
+    """The facts about one partition in the whole history."""
 
     values: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     """By offset: every value that was acknowledged or polled there."""
@@ -232,7 +232,7 @@ class _Check:
         return send.outcome
 
     def _missing(self, log: Log, facts: _Log) -> None:
-        """Find what was acknowledged and nobody ever got, and an end that no reader reaches."""
+        """Find acknowledged records that no reader got, and an end that no reader reaches."""
         seen = {offset for offsets in facts.polled.values() for offset in offsets}
         last = max(seen, default=-1)
         replaced = self._replaced(facts)

@@ -1,4 +1,4 @@
-"""A clock that moves when told: for roll, flush and retention by time, and for runs that repeat exactly."""
+"""A clock that tests move: for roll, flush and retention by time, and for runs that repeat exactly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ START_MS = 2_000_000_000_000
 
 
 class ManualClock:
-    """Wall and monotonic time that move when told; see ``stratalog.log.context.Clock``."""
+    """Wall and monotonic time that tests move; see ``stratalog.log.context.Clock``."""
 
     def __init__(self, start_ms: int = START_MS) -> None:
         self._now_ms = start_ms

@@ -118,18 +118,16 @@ class Faults:
         """Answer the next requests of an API with an error, without doing what they ask for.
 
         With a ``topic`` or ``partition`` only these fail, in the next requests that name them; the rest of
-        such a request is done. ``times=None`` means until `clear`.
+        such a request is done. ``times=None`` means until `clear_faults`.
         """
         name = self._check(api, times)
         if error not in ERRORS:
             raise InvalidArgumentError(
-                f"{error!r} is no error of Kafka's{suggest(error.upper(), ERRORS)}; there are"
+                f"{error!r} is not an error of Kafka{suggest(error.upper(), ERRORS)}; expected one of"
                 f" {', '.join(sorted(ERRORS))}"
             )
         if (topic is not None or partition is not None) and not _has_topics(name):
-            raise InvalidArgumentError(
-                f"{name} names no topics in its requests: leave out topic and partition"
-            )
+            raise InvalidArgumentError(f"requests of {name} name no topics: omit topic and partition")
         self._add(name, _Fault("fail", times, code=ERRORS[error], topic=topic, partition=partition))
 
     def delay_next(self, api: str, seconds: float, *, times: int | None = 1) -> None:
@@ -148,7 +146,7 @@ class Faults:
             raise InvalidArgumentError(f"when: expected 'before' or 'after', got {when!r}")
         self._add(name, _Fault("drop", times, when=when))
 
-    def clear(self) -> None:
+    def clear_faults(self) -> None:
         """Forget all faults; requests that wait go on now."""
         self._faults.clear()
         self._broker.loop.call_soon(self._go_on)
@@ -157,7 +155,7 @@ class Faults:
         if api not in self._by_name:
             known = ", ".join(sorted(self._by_name))
             hint = suggest(api, self._by_name)
-            raise InvalidArgumentError(f"{api!r} is no API that this broker serves{hint}; it serves {known}")
+            raise InvalidArgumentError(f"{api!r} is not an API of this broker{hint}; it serves {known}")
         if times is not None and times < 1:
             raise InvalidArgumentError(f"times: expected 1 or more, or None for always, got {times!r}")
         return api
@@ -338,14 +336,14 @@ def refusal(api: Api, body: Any, code: int) -> Any:
     return _mirror(api, struct, api.response.cls, body, code, name not in _INSIDE_ONLY)
 
 
-def _mirror(api: Api, struct: Struct, made: Any, asked: Any, code: int, told: bool = True) -> Any:
+def _mirror(api: Api, struct: Struct, made: Any, asked: Any, code: int, failing: bool = True) -> Any:
     """Return an element of an answer for one of a request: its names, its parts, and the error everywhere."""
     fields: dict[str, Any] = {}
     known = getattr(asked, "_fields", ())
     for field in struct.fields:
         name = snake(field.name)
         if name in _ERROR_CODES:
-            fields[name] = code if told else 0
+            fields[name] = code if failing else 0
         elif field.is_array and field.struct is not None:
             inside, asks = field.struct, _COUNTERPARTS.get(name, ())
             if any(snake(each.name) in _ERROR_CODES for each in inside.fields) or _arrays(inside):

@@ -7,7 +7,8 @@ for the time the checker is active. A store that a `MemoryFileSystem.before_call
 another machine: what it does counts apart.
 
 A schedule explorer may set ``on_block``, called before a thread waits for a lock or a condition, and after,
-and ``on_take``, called before a thread takes a lock that it does not hold. Touches no disk.
+``on_take``, called before a thread takes a lock that it does not hold, and ``on_done``, called when a
+filesystem call returns. Touches no disk.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Known(NamedTuple):
 
 
 class LockChecker:
-    """Makes checked locks, and remembers what was done wrong with them. Thread-safe."""
+    """Makes checked locks, and records violations of their rules. Thread-safe."""
 
     def __init__(self, known: Sequence[Known] = ()) -> None:
         self.violations: list[str] = []
@@ -88,6 +89,7 @@ class LockChecker:
         """Every pair (held, taken) that was seen."""
         self.on_block: Callable[[bool], None] = lambda _: None
         self.on_take: Callable[[str], None] = lambda _: None
+        self.on_done: Callable[[], None] | None = None
         self.known = list(known)
         self.seen_known: set[Known] = set()
         self._ranks = {rank.name: (number, rank.io) for number, rank in enumerate(locks.ORDER)}
@@ -125,7 +127,10 @@ class LockChecker:
         def call(*args: Any, **kwargs: Any) -> Any:
             if getattr(local, "held", None):
                 self.check_io(io, method.__name__)
-            return method(*args, **kwargs)
+            result = method(*args, **kwargs)
+            if self.on_done is not None:
+                self.on_done()
+            return result
 
         return call
 

@@ -18,9 +18,9 @@ SCOPES = ("function", "class", "module", "package", "session")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the scope of the fixtures as an option and as a setting in the ini file."""
-    told = "how long one broker is shared: " + ", ".join(SCOPES)
-    parser.getgroup("stratalog").addoption("--stratalog-broker-scope", choices=SCOPES, help=told)
-    parser.addini("stratalog_broker_scope", told, default="function")
+    text = "how long one broker is shared: " + ", ".join(SCOPES)
+    parser.getgroup("stratalog").addoption("--stratalog-broker-scope", choices=SCOPES, help=text)
+    parser.addini("stratalog_broker_scope", text, default="function")
 
 
 def _scope(fixture_name: str, config: pytest.Config) -> Any:

@@ -54,7 +54,7 @@ def read_raw(
 
 
 def committed(raw: Iterable[RawBatch]) -> list[Record]:
-    """What ``read_committed`` must show of these batches, by the definition and in two passes."""
+    """Return what ``read_committed`` must show of these batches, by the definition and in two passes."""
     raw = list(raw)
     fate: dict[int, bool] = {}  # row -> whether its transaction was committed
     open_rows: dict[int, list[int]] = {}

@@ -17,6 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from stratalog.broker.codes import Code
+from stratalog.wire.messages import codec
+
+CONSUMER_PROTOCOL = "consumer"
 
 Ticket = Any
 
@@ -81,6 +84,18 @@ class Member:
     def metadata(self, protocol: str | None) -> bytes:
         """Return what the member says about itself under a protocol."""
         return next((data for name, data in self.protocols if name == protocol), b"")
+
+    def topics(self) -> frozenset[str] | None:
+        """Return the topics that a consumer reads, by all its protocols; None if it does not say so."""
+        made = codec("ConsumerProtocolSubscription", "consumer-protocol")
+        found: set[str] = set()
+        for _, data in self.protocols:
+            try:
+                version = min(int.from_bytes(data[:2], "big"), made.versions.high)
+                found.update(made.decode(data, version, 2)[0].topics)
+            except ValueError:
+                return None
+        return frozenset(found)
 
 
 class Join(NamedTuple):
@@ -299,21 +314,20 @@ class Group:
         return self._rebalance(now_s)
 
     def _replace(self, known: Member, wanted: Join, ticket: Ticket, now_s: float) -> Answers:
-        """Take a static member in again under a new id, with its assignment if nothing else changed."""
+        """Take a static member in again under a new id, with its assignment if it reads the same topics.
+
+        What else it says about itself (partitions it had, its last generation) differs after every restart.
+        """
         answers = self._fenced(known)
         del self.members[known.id]
-        before = known.metadata(self.protocol)
+        before = known.topics()
         known.id, known.protocols, known.heard_s = wanted.fresh_id, wanted.protocols, now_s
         known.session_s, known.rebalance_s = wanted.session_s, wanted.rebalance_s
         led = self.leader is not None and self.leader not in self.members
         self.members[known.id] = known
         if led:
             self.leader = known.id
-        if (
-            self.state is State.STABLE
-            and self._choose() == self.protocol
-            and known.metadata(self.protocol) == before
-        ):
+        if self.state is State.STABLE and self._choose() == self.protocol and known.topics() == before:
             self.dirty = True
             return [*answers, (ticket, self._joined(known)._replace(skip_assignment=led))]
         known.joining = ticket

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stratalog.broker.codes import Code
-from stratalog.broker.groups.classic import Group, State
+from stratalog.broker.groups.classic import CONSUMER_PROTOCOL, Group, State
 from stratalog.broker.groups.consumer import ConsumerGroup
 from stratalog.errors import ConflictError, StratalogError
 from stratalog.store.groups.offsets import (
@@ -26,14 +26,12 @@ from stratalog.store.groups.offsets import (
     offsets_in,
 )
 from stratalog.store.internal_topic import for_coordinator
-from stratalog.wire.messages import codec
 
 if TYPE_CHECKING:
     from stratalog.broker.groups.topics import CatalogTopics
     from stratalog.broker.server import Broker, Request
 
 TRIES = 10
-CONSUMER_PROTOCOL = "consumer"
 
 
 class Facts(NamedTuple):
@@ -72,18 +70,15 @@ def expired(
 
 
 def _subscribed(group: Group) -> frozenset[str] | None:
-    """Return the topics that members of a classic group read; None if they do not say so."""
-    made = codec("ConsumerProtocolSubscription", "consumer-protocol")
-    found: set[str] = set()
+    """Return the topics that members of a classic group read; None if one does not say so."""
     if group.protocol_type != CONSUMER_PROTOCOL:
         return None
+    found: set[str] = set()
     for member in group.members.values():
-        for _, data in member.protocols:
-            try:
-                version = min(int.from_bytes(data[:2], "big"), made.versions.high)
-                found.update(made.decode(data, version, 2)[0].topics)
-            except ValueError:
-                return None
+        topics = member.topics()
+        if topics is None:
+            return None
+        found |= topics
     return frozenset(found)
 
 

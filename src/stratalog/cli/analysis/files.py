@@ -20,14 +20,19 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import Any, BinaryIO, Protocol
+from typing import Annotated, Any, BinaryIO, Protocol
 
 from stratalog.analysis.payloads import decoded_batch, decoded_schema
 from stratalog.cli.analysis.formats import Formats, with_text
 from stratalog.cli.guard import WrongUsage
+from stratalog.cli.session import opt
 from stratalog.errors import InvalidArgumentError, NotFoundError
 from stratalog.model import LOG_APPEND_TIME, Record
 
+OutOption = Annotated[
+    str | None, opt("--out FILE", "Write a file instead: FILE.parquet, .arrow, .csv or .jsonl.")
+]
+ForceOption = Annotated[bool, opt("--force", "With --out: replace an existing file.")]
 ROWS = 4096
 """So many records are held in memory at a time."""
 SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".arrow": "arrow"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from stratalog.analysis.payloads import Payload
 from stratalog.analysis.where import NOWHERE, load_json
@@ -32,59 +33,55 @@ class OnMisfit(enum.StrEnum):
     TEXT = "text"
 
 
-FormatOption = Annotated[PayloadFormat | None, opt("--value-format", "Decode values.")]
-KeyFormatOption = Annotated[PayloadFormat | None, opt("--key-format", "Decode keys.")]
-SchemaOption = Annotated[
-    str | None, opt("--schema FILE", "Schema of the values: an .avsc file, or a descriptor set from protoc.")
-]
-KeySchemaOption = Annotated[str | None, opt("--key-schema FILE", "Schema of the keys.")]
-SchemasOption = Annotated[
-    str | None,
-    opt(
-        "--schemas DIR",
-        "Directory of schemas named by id (7.avsc, 7.desc), for registry-framed data.",
-    ),
-]
-MessageOption = Annotated[
-    str | None, opt("--message NAME", "Protobuf message type of the values: shop.Order.")
-]
-KeyMessageOption = Annotated[str | None, opt("--key-message NAME", "Protobuf message type of the keys.")]
-FramedOption = Annotated[bool, opt("--framed", "With --schema: data starts with byte 0 and a schema id.")]
-MisfitOption = Annotated[
-    OnMisfit,
-    opt("--on-misfit", "For data that does not decode: stop with an error, use null, or keep it as text."),
-]
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """The options of a command that decodes keys and values."""
 
+    value_format: Annotated[PayloadFormat | None, opt("--value-format", "Decode values.")] = None
+    key_format: Annotated[PayloadFormat | None, opt("--key-format", "Decode keys.")] = None
+    schema: Annotated[
+        str | None,
+        opt("--schema FILE", "Schema of the values: an .avsc file, or a descriptor set from protoc."),
+    ] = None
+    key_schema: Annotated[str | None, opt("--key-schema FILE", "Schema of the keys.")] = None
+    schemas: Annotated[
+        str | None,
+        opt("--schemas DIR", "Directory of schemas named by id (7.avsc, 7.desc), for registry-framed data."),
+    ] = None
+    message: Annotated[
+        str | None, opt("--message NAME", "Protobuf message type of the values: shop.Order.")
+    ] = None
+    key_message: Annotated[str | None, opt("--key-message NAME", "Protobuf message type of the keys.")] = None
+    framed: Annotated[bool, opt("--framed", "With --schema: data starts with byte 0 and a schema id.")] = (
+        False
+    )
+    on_misfit: Annotated[
+        OnMisfit,
+        opt(
+            "--on-misfit", "For data that does not decode: stop with an error, use null, or keep it as text."
+        ),
+    ] = OnMisfit.ERROR
 
-class Way(NamedTuple):
-    """The options of keys or of values."""
-
-    form: PayloadFormat | None
-    schema: str | None
-    message: str | None
-    schemas: str | None
-    framed: bool
-    on_misfit: OnMisfit
-
-
-def payloads(value: Way, key: Way) -> dict[str, Payload]:
-    """Return the formats that were asked for."""
-    found = {}
-    for name, way in (("key", key), ("value", value)):
-        if way.form is None:
-            if way.schema or way.message:
+    def formats(self) -> dict[str, Payload]:
+        """Return the formats that were asked for."""
+        found = {}
+        for name, form, schema, message in (
+            ("key", self.key_format, self.key_schema, self.key_message),
+            ("value", self.value_format, self.schema, self.message),
+        ):
+            if form is not None:
+                is_json = form is PayloadFormat.JSON
+                found[name] = Payload(
+                    form.value,
+                    schema,
+                    schemas=None if is_json or schema else self.schemas,
+                    message=message,
+                    framed=True if self.framed else None,
+                    on_misfit=self.on_misfit.value,
+                )
+            elif schema or message:
                 raise WrongUsage(f"a schema or a message needs --{name}-format")
-            continue
-        is_json = way.form is PayloadFormat.JSON
-        found[name] = Payload(
-            way.form.value,
-            way.schema,
-            schemas=None if is_json or way.schema else way.schemas,
-            message=way.message,
-            framed=True if way.framed else None,
-            on_misfit=way.on_misfit.value,
-        )
-    return found
+        return found
 
 
 def load(record: Record, name: str, formats: Formats) -> Any:

@@ -19,22 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from stratalog.analysis.packages import needed
 from stratalog.analysis.payloads import Payload, decoded, to_text
-from stratalog.cli.analysis.files import arrow_writer, form_of, new_file
-from stratalog.cli.analysis.formats import (
-    FormatOption,
-    FramedOption,
-    KeyFormatOption,
-    KeyMessageOption,
-    KeySchemaOption,
-    MessageOption,
-    MisfitOption,
-    OnMisfit,
-    SchemaOption,
-    SchemasOption,
-    Way,
-    payloads,
-)
-from stratalog.cli.console import Table, counted, note, show
+from stratalog.cli.analysis.files import ForceOption, OutOption, arrow_writer, form_of, new_file
+from stratalog.cli.analysis.formats import Decoding
+from stratalog.cli.console import Table, counted, escaped, note, show
 from stratalog.cli.guard import WrongUsage
 from stratalog.cli.session import Isolation, IsolationOption, Session, arg, command, opt
 from stratalog.config.units import format_bytes, parse_time
@@ -70,22 +57,13 @@ def sql(
     until: Annotated[str | None, opt("--until TIME", "Only records before this time.")] = None,
     isolation: IsolationOption = Isolation.READ_UNCOMMITTED,
     as_csv: Annotated[bool, opt("--csv", "CSV on stdout instead of a table.")] = False,
-    out: Annotated[
-        str | None, opt("--out FILE", "Write a file instead: FILE.parquet, .arrow, .csv or .jsonl.")
-    ] = None,
-    force: Annotated[bool, opt("--force", "With --out: replace an existing file.")] = False,
+    out: OutOption = None,
+    force: ForceOption = False,
     allow_files: Annotated[
         bool, opt("--allow-files", "Let SQL read and write files and the network.")
     ] = False,
-    value_format: FormatOption = None,
-    key_format: KeyFormatOption = None,
-    schema: SchemaOption = None,
-    key_schema: KeySchemaOption = None,
-    schemas: SchemasOption = None,
-    message: MessageOption = None,
-    key_message: KeyMessageOption = None,
-    framed: FramedOption = False,
-    on_misfit: MisfitOption = OnMisfit.ERROR,
+    *,
+    decoding: Decoding,
 ) -> None:
     """Run SQL over topics: "select key, count(*) from orders group by key". Needs DuckDB.
 
@@ -96,8 +74,7 @@ def sql(
     if as_csv and session.json:
         raise WrongUsage("--csv and --json cannot be used together")
     form = "" if out is None else form_of(out)
-    value_way = Way(value_format, schema, message, schemas, framed, on_misfit)
-    formats = payloads(value_way, value_way._replace(form=key_format, schema=key_schema, message=key_message))
+    formats = decoding.formats()
     now_ms = time.time_ns() // 1_000_000
     selection: Selection = {"isolation": isolation.value}
     if since is not None:
@@ -228,7 +205,8 @@ def _explained(text: str, query: str, topics: list[str]) -> str:
             text += '; offset is a word of SQL: write "offset"'
     if "TimestampTZ to Microsecond" in text:
         text = (
-            "a record's timestamp is past the year 294246, the last that SQL knows: leave it out with --until"
+            "a record's timestamp is past the year 294246, the last that DuckDB supports: exclude it with"
+            " --until"
         )
     if "disabled by configuration" in text:
         text += "; --allow-files allows it"
@@ -372,6 +350,6 @@ def _show(reader: pa.RecordBatchReader) -> None:
 
 
 def _printable(value: Any) -> Any:
-    if not isinstance(value, str) or value.isprintable():
-        return value if isinstance(value, str | int) and not isinstance(value, bool) else str(value)
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in value)
+    if isinstance(value, str):
+        return escaped(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -38,7 +38,7 @@ def offset_entries(data: bytes, base_offset: int) -> list[tuple[int, int]]:
 
 
 def lookup(entries: list[tuple[int, int]], base_offset: int, target: int) -> tuple[int, int]:
-    """The greatest entry not above target, found by Kafka's own search, which also decides for entries
+    """Return the greatest entry not above target, found by Kafka's own search, which also decides for entries
     that are not sorted: the warm end first, then the rest."""
     if not entries:
         return base_offset, 0

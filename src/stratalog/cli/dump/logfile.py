@@ -76,7 +76,7 @@ class Window:
 
 
 def body_of(view: memoryview, state: memoryview) -> memoryview:
-    """The records of the batch the slots describe, decompressed; BODY and BODY_END then span them."""
+    """Return the records of the batch the slots describe, decompressed; BODY and BODY_END then span them."""
     body = view[state[at.BODY] : state[at.BODY_END]]
     codec = state[at.ATTRIBUTES] & 7
     if codec:
@@ -87,7 +87,7 @@ def body_of(view: memoryview, state: memoryview) -> memoryview:
 
 
 def batch_facts(view: memoryview, state: memoryview) -> dict[str, object]:
-    """The batch the slots describe, for JSON: the names and the order of Kafka's line."""
+    """Return the batch the slots describe, for JSON: the names and the order of Kafka's line."""
     pos, attributes = state[at.POS], state[at.ATTRIBUTES]
     last_offset_delta = int.from_bytes(view[pos + 23 : pos + 27], "big", signed=True)
     base_sequence = state[at.BASE_SEQUENCE]

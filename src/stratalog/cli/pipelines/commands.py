@@ -59,9 +59,9 @@ TOPICS = parameter("topics", TopicsOption, None)
 PARTITION = parameter("partition", PartitionOption, None)
 UNTIL = _text("--until TIME", "Records before this time.")
 UNCOMMITTED = _flag("--read-uncommitted", "Also records of open and aborted transactions.")
-DATA_LOSS = _flag("--allow-data-loss", "Go on where offsets left the log before they were read.")
-SPARK = _flag("--spark", "Run on Spark even where this process would do.")
-MAKE_TOPIC = _number("--partitions", "Make the topic with so many partitions if it is missing.")
+DATA_LOSS = _flag("--allow-data-loss", "Continue if records were deleted before they were read.")
+SPARK = _flag("--spark", "Run on Spark even if this process could do it.")
+MAKE_TOPIC = _number("--partitions", "Create the topic with N partitions if it does not exist.")
 
 
 @pipeline_command(
@@ -72,7 +72,7 @@ MAKE_TOPIC = _number("--partitions", "Make the topic with so many partitions if 
         "Files, patterns or directories; also s3a://… and everything else Spark reads.",
         list[str],
     ),
-    _text("--format -f KIND", "json (an object a line), csv or parquet; by the files' names by default."),
+    _text("--format -f KIND", "json (one object per line), csv or parquet; by default from the file names."),
     _text(
         "--schema COLUMNS",
         "The columns: 'id bigint, at timestamp'; by default inferred for JSON, all text for CSV.",
@@ -95,7 +95,7 @@ MAKE_TOPIC = _number("--partitions", "Make the topic with so many partitions if 
     ),
     _many(
         "--allow-null KEY|VALUE",
-        "Take rows whose key, or value (tombstones), is null; else they are dead letters.",
+        "Accept rows whose key, or value (a tombstone), is null; by default they are dead letters.",
     ),
     MAKE_TOPIC,
     _text(
@@ -103,19 +103,21 @@ MAKE_TOPIC = _number("--partitions", "Make the topic with so many partitions if 
         "The topic for unreadable rows; TOPIC.dead-letters by default.",
         name="dead_letter_topic",
     ),
-    _number("--max-dead-letters", "With more of them in a batch of files, fail and ingest nothing of it.", 0),
-    _text("--name NAME", "Ingest the same files into the same topic once more, under another name."),
+    _number(
+        "--max-dead-letters", "Fail if a batch of files has more dead letters, and ingest nothing of it.", 0
+    ),
+    _text("--name NAME", "The name of this ingest; under another name the same files are ingested again."),
     _text(
         "--changed HOW",
-        "Ingested files that have changed since: report (exit 1), ingest again, or skip.",
+        "What to do with ingested files that have changed: report (exit 1), ingest again, or skip.",
         default="report",
     ),
     _flag(
         "--ordered/--unordered",
-        "In the order of the files' names; without it small files go faster.",
+        "Ingest files in the order of their names; --unordered is faster for small files.",
         default=True,
     ),
-    _text("--batch-size SIZE", "As much of the files in a commit.", default="1GiB"),
+    _text("--batch-size SIZE", "Bytes of the files that go into one commit.", default="1GiB"),
 )
 def ingest(
     run: Run,
@@ -126,7 +128,7 @@ def ingest(
     batch_size: str,
     **rest: Any,
 ) -> None:
-    """Bring files into a topic, each exactly once; unreadable rows become dead letters."""
+    """Ingest files into a topic, each exactly once; unreadable rows become dead letters."""
     run(
         "ingest",
         options=parse_pairs(options, "--option"),
@@ -141,14 +143,14 @@ def ingest(
     _argument(
         "output",
         "OUTPUT",
-        "Where the table goes: a directory, s3://, gs://, az://. With --table iceberg the directory of the "
-        "table and its catalog.",
+        "The place of the table: a directory, s3://, gs://, az://. With --table iceberg the directory of "
+        "the table and its catalog.",
     ),
     TOPICS,
     _text(
         "--since TIME",
-        "Records from this time on: ISO, -10m or epoch ms. For the first export of a topic (later runs go "
-        "on where it ended), and for --replace.",
+        "Records from this time on: ISO, -10m or epoch ms. For the first export of a topic (later runs "
+        "continue where it ended), and for --replace.",
     ),
     UNTIL,
     _flag("--replace", "Write the dates from --since to --until again, as the log has them now."),
@@ -157,14 +159,14 @@ def ingest(
         "Values are JSON with these fields, which become columns: 'id BIGINT, name STRING'. Values that "
         "cannot be decoded go to TOPIC.dead-letters.",
     ),
-    _flag("--keep-value", "With --schema: keep the value itself beside its columns."),
+    _flag("--keep-value", "With --schema: also keep the value itself."),
     _text(
         "--on-misfit HOW",
-        "A value that does not fit its column: dead-letter; null, the column is null; text, a STRING column "
-        "takes the JSON text.",
+        "What to do with a value that does not fit its column: dead-letter; null (the column is null); text "
+        "(a STRING column takes the JSON text).",
         default="dead-letter",
     ),
-    _number("--max-dead-letters", "With more of them, fail and export nothing.", 0),
+    _number("--max-dead-letters", "Fail and export nothing if there are more dead letters.", 0),
     _many(
         "--dead-letters DIR",
         "The store for dead letters; --data by default.",
@@ -184,8 +186,8 @@ def ingest(
     _flag("--merge", "Compact the Delta table, and remove files that no version within its retention needs."),
     _flag(
         "--rewrite-wider",
-        "When a column of the Delta table must become wider (INT to BIGINT), write all of the table again, "
-        "in one commit.",
+        "When a column of the Delta table must become wider (INT to BIGINT), rewrite the whole table in one "
+        "commit.",
     ),
     _text("--compression CODEC", "zstd, snappy, gzip, lz4 or none.", default="zstd"),
 )
@@ -209,7 +211,7 @@ def export(
     _flag("--preview -n", "Only show what would be compacted."),
 )
 def compact(run: Run, **options: Any) -> None:
-    """Compact topics on Spark's executors, partitions side by side: the same files as `stratalog compact`."""
+    """Compact topics on Spark's executors, several partitions at once, as `stratalog compact` does."""
     run("compact", show=_show_compact, **options)
 
 
@@ -230,15 +232,15 @@ def _show_compact(result: PipelineResult) -> None:
 
 @pipeline_command(
     TOPIC,
-    _argument("output", "OUTPUT", "Where the table goes: a directory, s3://, gs://, az://."),
+    _argument("output", "OUTPUT", "The place of the table: a directory, s3://, gs://, az://."),
     _many(
         "--as-of-offset [P:]OFFSET",
-        "The first offset not to take; with its partition where there are several: 2:1500.",
+        "The first offset to leave out; for a topic with several partitions PARTITION:OFFSET, repeatable.",
     ),
-    _text("--as-of-time TIME", "As of then: an ISO time, epoch ms, -10m, now."),
-    _flag("--full", "Make the table again from all of the log."),
+    _text("--as-of-time TIME", "The state at this time: ISO, epoch ms, -10m, now."),
+    _flag("--full", "Rebuild the table from the whole log."),
     UNCOMMITTED,
-    _flag("--headers", "A column with the records' headers."),
+    _flag("--headers", "Add a column with the records' headers."),
     DATA_LOSS,
 )
 def materialize(
@@ -293,22 +295,28 @@ def _damage(facts: dict[str, object]) -> Damage:
 @pipeline_command(
     _argument("into", "INTO", "The topic the records go to."),
     TOPICS,
-    _text("--parquet DIR", "From Parquet, as export writes it, instead of from the log."),
+    _text("--parquet DIR", "Read Parquet files that export wrote, instead of the log."),
     _many(
         "--to DIR",
         "The target store; repeat for several log directories. --data by default.",
         name="to_path",
     ),
     _text("--starting-offsets OFFSETS", 'earliest, or JSON: {"orders": {"0": 23, "1": -2}}.'),
-    _text("--ending-offsets OFFSETS", "latest, or JSON; excluded."),
+    _text("--ending-offsets OFFSETS", "latest, or JSON (exclusive)."),
     _text("--since TIME", "Records from this time on: ISO, -10m or epoch ms."),
     UNTIL,
-    _flag("--latest-per-key", "Of each key only the latest record of the range."),
-    _flag("--keep-partitions", "The partitions they came from; else by key."),
-    _flag("--keep-timestamps/--new-timestamps", "Their timestamps, or the current time.", default=True),
+    _flag("--latest-per-key", "Only the latest record of each key in the range."),
+    _flag("--keep-partitions", "Keep each record's partition; by default it is chosen by key."),
+    _flag(
+        "--keep-timestamps/--new-timestamps",
+        "Keep the records' timestamps, or use the current time.",
+        default=True,
+    ),
     _text("--isolation LEVEL", "read_committed or read_uncommitted.", default="read_committed"),
     _flag(
-        "--fail-on-data-loss/--allow-data-loss", "Whether offsets that are gone are an error.", default=True
+        "--fail-on-data-loss/--allow-data-loss",
+        "Whether deleted offsets in the range are an error.",
+        default=True,
     ),
     MAKE_TOPIC,
     _text(
@@ -320,8 +328,8 @@ def _damage(facts: dict[str, object]) -> Damage:
         "--name NAME",
         "Identifies the replay, so that it can be resumed; derived from the other options by default.",
     ),
-    _flag("--again", "Replay once more what was replayed under this name."),
-    _number("--batch-records", "About so many records in a commit.", default=5_000_000),
+    _flag("--again", "Repeat a replay that is complete under this name."),
+    _number("--batch-records", "About how many records go into one commit.", default=5_000_000),
 )
 def replay(run: Run, **options: Any) -> None:
     """Write a range of times or offsets into a topic, exactly once; from the log, an archive or Parquet."""
@@ -330,10 +338,14 @@ def replay(run: Run, **options: Any) -> None:
 
 @pipeline_command(
     TOPICS,
-    _flag("--keys/--no-keys", "Count keys, which reads every record; else headers only.", default=True),
+    _flag(
+        "--keys/--no-keys",
+        "Count keys, which reads every record; --no-keys reads headers only.",
+        default=True,
+    ),
     option("--key-sample SHARE", float, 1.0, "Count this share of the keys, and scale up."),
-    _number("--top", "How many frequent keys to name.", default=10),
-    _flag("--partitions", "A row for each partition."),
+    _number("--top", "How many of the most frequent keys to list.", default=10),
+    _flag("--partitions", "Show a row for each partition."),
     SPARK,
 )
 def stats(run: Run, *, keys: bool, partitions: bool, spark: bool, **rest: Any) -> None:
@@ -400,14 +412,14 @@ def _cells(row: Mapping[str, Any], keys: bool) -> list[object]:
 @pipeline_command(
     TOPICS,
     _text("--limits FILE", "TOML with [limits] and [topics.NAME]; options win.", name="limits_file"),
-    _text("--since TIME", "All but freshness: only records appended since; -1h, ISO."),
-    _text("--until TIME", "And before this time."),
+    _text("--since TIME", "Check only records appended since then (except for freshness): -1h, ISO."),
+    _text("--until TIME", "Check only records appended before this time."),
     _text("--max-age TIME", "Freshness: how old the newest record may be."),
     _text("--max-ahead TIME", "How far in the future the newest record may be."),
-    _number("--min-records", "Volume: at least so many records.", None),
-    _number("--max-records", "At most so many records.", None),
-    _text("--min-bytes SIZE", "At least so many bytes of keys and values."),
-    _text("--max-bytes SIZE", "At most so many."),
+    _number("--min-records", "Volume: the least number of records.", None),
+    _number("--max-records", "The largest number of records.", None),
+    _text("--min-bytes SIZE", "The least number of bytes of keys and values."),
+    _text("--max-bytes SIZE", "The largest number of bytes."),
     _text("--max-null-keys SHARE", "Share of records without a key: 0.01 or 1%."),
     _text("--max-null-values SHARE", "Share of records without a value."),
     _many("--max-null-field NAME=SHARE", "Share of JSON values without this field; repeatable."),
@@ -430,7 +442,7 @@ def check(
     spark: bool,
     **limits: Any,
 ) -> None:
-    """Compare topics with limits of freshness, volume, nulls and late data; a broken one exits with 1."""
+    """Check limits on freshness, volume, nulls and late data; the exit code is 1 if one is exceeded."""
     limits["max_null_fields"] = parse_pairs(max_null_field, "--max-null-field") or None
     given = {name: value for name, value in limits.items() if value is not None}
     if not given and limits_file is None:

@@ -34,7 +34,7 @@ T = TypeVar("T")
 CONTACT_S = 15.0
 """How long the first answer of a cluster may take."""
 REFUSED_S = 2.0
-"""How long an address is tried where nobody listens: a name may have several addresses."""
+"""How long an address is tried that refuses connections: a name may have several addresses."""
 ANSWER_S = 30.0
 """How long a request may take, and how long a cluster may be silent while records are read or written."""
 SLICE_S = 0.5
@@ -59,7 +59,7 @@ OURS: dict[str, Callable[[str], StratalogError]] = {
 SILENT = frozenset(
     {"_TIMED_OUT", "_TRANSPORT", "_RESOLVE", "_ALL_BROKERS_DOWN", "_MSG_TIMED_OUT", "_WAIT_COORD"}
 )
-"""Errors that mean: nobody answered."""
+"""Errors that mean that no broker answered."""
 FINAL = frozenset({"_AUTHENTICATION", "_SSL", "_FATAL"})
 """Errors of a connection that trying again does not mend."""
 IN_USE = frozenset({"NON_EMPTY_GROUP", "UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"})
@@ -110,9 +110,10 @@ class Client:
     # -- waiting -------------------------------------------------------------------------------------------
 
     def metadata(self, client: Any, patience_s: float | None = None) -> Any:
-        """Ask for what there is; ClusterError if nobody tells. ``client`` is no consumer: it is polled.
+        """Fetch the cluster's metadata; ClusterError if no broker answers.
 
-        ``patience_s`` is for a cluster that was there before, and may be starting again.
+        ``client`` is polled, so it must not be a consumer. ``patience_s`` is for a cluster that answered
+        before and may be restarting.
         """
         began_s = time.monotonic()
         while True:

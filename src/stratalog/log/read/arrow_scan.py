@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -29,7 +30,7 @@ from stratalog.errors import CorruptionError, InvalidArgumentError, again
 from stratalog.format import batch as batches
 from stratalog.format.seal import Seal
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.log.read.chunks import Chunk, read_chunks
+from stratalog.log.read.chunks import Chunk, read_chunks, read_joined
 from stratalog.log.read.gaps import check_joined
 from stratalog.log.read.reader import (
     END,
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 PIECE_BYTES = 8 << 20
 CHUNK_BYTES = 1 << 20
 WINDOW_BYTES = 64 << 20
+SMALL_BYTES = 256 << 10
+"""Neighbouring segments up to this size are read as one: each by itself costs more than its records."""
 HANDOVER_BYTES = 4 << 20
 """A thread hands over about this much at a time: each hand-over wakes the other threads."""
 
@@ -98,6 +101,8 @@ class _Piece(NamedTuple):
     hi: int
     lost: CorruptionError | None = None
     """Damage found while planning; it is raised in the piece's turn, behind all records before it."""
+    also: tuple[Segment, ...] = ()
+    """Small segments that are read whole with this one, and the one behind them, which is not."""
 
 
 class _Found(NamedTuple):
@@ -343,9 +348,28 @@ def _found(
 
 
 def _plan(
-    view: LogView, segments: tuple[Segment, ...], start: int, end: int, options: ScanOptions
+    view: LogView,
+    segments: tuple[Segment, ...],
+    start: int,
+    end: int,
+    options: ScanOptions,
+    *,
+    join: bool = True,
 ) -> Iterator[_Piece]:
+    small: list[Segment] = []
+    size = 0
+    behind: Segment | None = None
     for segment, following, stop in segments_between(segments, start, end):
+        if join and following is not None and _is_small(segment, start, stop, options):
+            small.append(segment)
+            size, behind = size + segment.size, following
+            if size >= min(options.chunk_bytes, PIECE_BYTES):
+                yield _joined(small, following)
+                small, size = [], 0
+            continue
+        if small:
+            yield _joined(small, segment)
+            small, size = [], 0
         try:
             with or_gone(view, segment):
                 if stop > max(start, segment.base_offset):
@@ -354,6 +378,27 @@ def _plan(
         except CorruptionError as error:
             yield _Piece(segment, Start(0, None), None, 0, start, stop, error)
             return
+    if small and behind is not None:
+        yield _joined(small, behind)
+
+
+def _is_small(segment: Segment, start: int, stop: int, options: ScanOptions) -> bool:
+    """Return True for a segment to be read whole together with others, when its seal has nothing to add."""
+    return (
+        0 < segment.size <= SMALL_BYTES
+        and type(segment) is Segment  # on a disk
+        and not (segment.is_active or segment.suffix or segment.swapping)
+        and start <= segment.base_offset
+        and stop == segment.next_offset
+        and options.since is None
+        and options.until is None
+        and not (options.totals and "minTimestamp" in options.columns)
+    )
+
+
+def _joined(small: Sequence[Segment], behind: Segment) -> _Piece:
+    lo, hi = small[0].base_offset, behind.base_offset
+    return _Piece(small[0], Start(0, None), None, None, lo, hi, also=(*small[1:], behind))
 
 
 def _plan_segment(segment: Segment, start: int, stop: int, options: ScanOptions) -> Iterator[_Piece]:
@@ -420,11 +465,34 @@ def _read(view: LogView, piece: _Piece, options: ScanOptions, aborted: list[Abor
     """Yield the record batches of one piece; FileNotFoundError when its file was replaced meanwhile."""
     if piece.lost is not None:
         raise again(piece.lost)
+    if piece.also:
+        yield from _read_joined(view, piece, options, aborted)
+        return
     with or_gone(view, piece.segment):
         for found in _read_file(view, piece, options, aborted):
             if not piece.segment.is_active and view.replaced(piece.segment):
                 raise FileNotFoundError(piece.segment.path())
             yield found
+
+
+def _read_joined(
+    view: LogView, piece: _Piece, options: ScanOptions, aborted: list[AbortedTxn]
+) -> Iterator[_Found]:
+    """Yield the record batches of small segments read as one; where they are not whole, of each by itself:
+    that names the damage, or knows that it is none."""
+    *segments, behind = (piece.segment, *piece.also)
+    offset = piece.lo
+    with suppress(CorruptionError), closing(read_joined(segments, behind.base_offset)) as chunks:
+        for chunk in chunks:
+            for each in segments:
+                if view.replaced(each):
+                    raise FileNotFoundError(each.path())
+            for found in _decoded(view, piece, chunk, options, aborted):
+                yield found
+                offset = found.next_offset
+    if offset < piece.hi:
+        for part in _plan(view, (*segments, behind), offset, piece.hi, options, join=False):
+            yield from _read(view, part, options, aborted)
 
 
 def _read_file(
@@ -439,19 +507,29 @@ def _read_file(
         first_size=options.chunk_bytes,
         full_size=options.chunk_bytes,
     ):
-        scan = chunk.scan
-        next_offset = min(scan.last_offset + 1, piece.hi)
         try:
-            if options.totals:
-                yield _Found(_total(view, piece, chunk, options, aborted), next_offset)
-            else:
-                for batch, end_row in _decode(view, piece, chunk, options, aborted):
-                    yield _Found(batch, min(scan.header(end_row - 1).last_offset + 1, piece.hi))
-                yield _Found(None, next_offset)
+            yield from _decoded(view, piece, chunk, options, aborted)
         except CorruptionError as error:
             raise error.at(piece.segment.path(), chunk.position) from error
-        if next_offset >= piece.hi:
+        if chunk.scan.last_offset + 1 >= piece.hi:
             break
+
+
+def _decoded(
+    view: LogView, piece: _Piece, chunk: Chunk, options: ScanOptions, aborted: list[AbortedTxn]
+) -> Iterator[_Found]:
+    """Yield the records of a chunk, or their totals; the last one reaches to the chunk's end."""
+    scan = chunk.scan
+    next_offset = min(scan.last_offset + 1, piece.hi)
+    reached = -1
+    if options.totals:
+        yield _Found(_total(view, piece, chunk, options, aborted), next_offset)
+        return
+    for batch, end_row in _decode(view, piece, chunk, options, aborted):
+        reached = min(scan.header(end_row - 1).last_offset + 1, piece.hi)
+        yield _Found(batch, reached)
+    if reached < next_offset:
+        yield _Found(None, next_offset)
 
 
 def _decode(
@@ -475,7 +553,7 @@ def _decode(
 def _total(
     view: LogView, piece: _Piece, chunk: Chunk, options: ScanOptions, aborted: list[AbortedTxn]
 ) -> pa.RecordBatch | None:
-    seal = None if piece.segment.is_active else piece.segment.seal
+    seal = None if piece.segment.is_active or piece.also else piece.segment.seal
     return batches.total(
         chunk.data,
         chunk.scan,

@@ -274,13 +274,13 @@ class Segment:
             )
         return seal, len(data)
 
-    def seal_of(self, size: int) -> Seal | None:
-        """Return the seal on disk if it is valid, names this segment and covers exactly ``size`` bytes."""
+    def seal_of(self, size: int, owner: PartitionId) -> Seal | None:
+        """Return the seal on disk if it is valid, of this segment of ``owner`` and covers ``size`` bytes."""
         try:
             seal = parse_seal(self.context.fs.read_file(self.path("seal")))
         except (FileNotFoundError, FormatError):
             return None
-        if seal.size_bytes != size or seal.stranger(self.owner(), self.base_offset):
+        if seal.size_bytes != size or seal.stranger(owner, self.base_offset):
             return None
         return seal
 

@@ -309,8 +309,16 @@ class Activation:
     """
 
     def __init__(
-        self, context: LogContext, config: TopicConfig, segment: Segment, trusted: SyncedEnd | None
+        self,
+        context: LogContext,
+        config: TopicConfig,
+        segment: Segment,
+        trusted: SyncedEnd | None,
+        owner: PartitionId,
     ) -> None:
+        self._owner = owner
+        self._seal: tuple[int, Seal | None] = -1, None
+        """The seal on disk that was asked for last, and the size it covers."""
         self._context = context
         self._config = config
         self._segment = segment
@@ -325,7 +333,7 @@ class Activation:
         active = self.active
         position = self._load_indexes(trusted)
         if position:
-            seal = self._segment.seal_of(trusted.position)  # as a clean close left it
+            seal = self.seal_of(trusted.position)  # as a clean close left it
             active.collect_seal(None if seal is None else SealBuilder.resume(seal))
         if not self._feed_up_to(trusted, position):
             # Damage below the synced end: readers will name it; the log gets no seal and no key index.
@@ -333,6 +341,16 @@ class Activation:
         if active.keys is not None and position:
             active.sidecars.keys = self._load_keys(trusted)
         active.size, active.next_offset = trusted.position, trusted.offset
+
+    def seal_of(self, size: int) -> Seal | None:
+        """Return the segment's seal as it is on disk, if it covers ``size`` bytes."""
+        if self._seal[0] != size:
+            self._seal = size, self._segment.seal_of(size, self._owner)
+        return self._seal[1]
+
+    def forget_seal(self) -> None:
+        """Look at the disk again: the sidecars were removed."""
+        self._seal = -1, None
 
     def _give_up_seal(self) -> None:
         self.active.collect_seal(None)

@@ -116,6 +116,7 @@ class _Recovery:
         self.config = config
         self.how = how
         self.report = RecoveryReport(directory)
+        self.owner = owner_of(context.fs, directory, partition)
         self.saw_producers = False
         self.aborted_known = True
         self.synced_offset = 0
@@ -279,7 +280,7 @@ class _Recovery:
         if self.how.foreign:
             return None
         try:
-            return read_tail(self.fs, self.directory, owner_of(self.fs, self.directory, self.partition))
+            return read_tail(self.fs, self.directory, self.owner)
         except UnsupportedFormat:
             raise
         except FormatError as error:
@@ -354,7 +355,7 @@ class _Recovery:
         while True:
             segment = segments[at]
             known = trusted if segment.base_offset == trusted.base_offset else None
-            activation = Activation(self.context, self.config, segment, known)
+            activation = Activation(self.context, self.config, segment, known, self.owner)
             end_position, end_offset = self._scan(activation, segment, position, offset)
             if end_position < segment.size and end_offset < self.synced_offset:
                 synced = self._behind_damage(segment, end_position, end_offset)
@@ -382,9 +383,10 @@ class _Recovery:
             if broken:
                 self._check_order(segment, end_position, end_offset)
                 self._cut(segments, at, end_position, end_offset)
+                activation.forget_seal()
                 last = True
             active = activation.finish(end_position, end_offset)
-            active.gaps = self._may_have_gaps(segment, active)
+            active.gaps = self._may_have_gaps(segment, activation)
             self.saw_producers = self.saw_producers or activation.saw_producers
             if last:
                 if self.how.clean:
@@ -392,7 +394,8 @@ class _Recovery:
                 segments[-1] = active
                 return active, unsynced, SyncedEnd(active.base_offset, end_position, end_offset)
             # Also when all of its log is synced: its sidecars were written after that.
-            active.write_sidecars(keyed=self.config.key_index_enable, known=segment.seal_of(segment.size))
+            known_seal = segment.seal_of(segment.size, self.owner)
+            active.write_sidecars(keyed=self.config.key_index_enable, known=known_seal)
             segment.forget()
             unsynced.append(segment)
             at += 1
@@ -401,7 +404,7 @@ class _Recovery:
     def _activate_again(self, given_up: Activation, segment: Segment, end: SyncedEnd) -> Activation:
         """Return an activation of what lies before ``end``, in place of one that took in too much."""
         self.saw_producers = self.saw_producers or given_up.saw_producers
-        return Activation(self.context, self.config, segment, end)
+        return Activation(self.context, self.config, segment, end, self.owner)
 
     def _jump(self, segment: Segment, end: int) -> tuple[int, int] | None:
         """Return where a broker's last batch begins, and the offset due there, if its own is wrong.
@@ -526,15 +529,15 @@ class _Recovery:
         """Return True if offsets may be missing: a broker may have cleaned it, or its seal says so."""
         if self.how.foreign:
             return True
-        seal = segment.seal_of(segment.size)
+        seal = segment.seal_of(segment.size, self.owner)
         return seal is not None and not seal.contiguous
 
-    def _may_have_gaps(self, segment: Segment, active: ActiveSegment) -> bool:
+    def _may_have_gaps(self, segment: Segment, activation: Activation) -> bool:
         """Return True if readers must allow gaps in the active segment, as they will when it is sealed.
 
         A log that was closed in order and has no seal is another broker's, or was damaged then.
         """
-        seal, sealer = segment.seal_of(segment.size), active.sidecars.sealer
+        seal, sealer = activation.seal_of(segment.size), activation.active.sidecars.sealer
         if seal is not None and not self.how.foreign:
             return not seal.contiguous
         joined = sealer is not None and sealer.sums.contiguous
@@ -542,6 +545,8 @@ class _Recovery:
 
     def _scan(self, activation: Activation, segment: Segment, position: int, offset: int) -> tuple[int, int]:
         """Check every batch from ``position`` on; return where the good part ends, and its next offset."""
+        if position >= segment.size:
+            return position, offset
         expect = None if self._gaps_allowed(segment) else offset
         with segment.open_log() as file:
             for at, data, scan in scan_file(
@@ -678,7 +683,7 @@ class _Recovery:
         return fresh
 
     def _begin(self, offset: int) -> ActiveSegment:
-        return Activation(self.context, self.config, self._create(offset), None).finish(0, offset)
+        return Activation(self.context, self.config, self._create(offset), None, self.owner).finish(0, offset)
 
     def _sealed(self, active: ActiveSegment) -> Segment:
         active.write_sidecars(keyed=self.config.key_index_enable)
@@ -686,7 +691,7 @@ class _Recovery:
 
     def _allow_gap(self, segment: Segment) -> None:
         """Note in the seal that offsets are missing behind the segment: readers pass over them."""
-        seal = segment.seal_of(segment.size)
+        seal = segment.seal_of(segment.size, self.owner)
         if seal is not None:
             self.fs.write_file(segment.path("seal"), pack_seal(replace(seal, contiguous=False)), sync=False)
         segment.forget()

@@ -139,9 +139,9 @@ def restore(
     ``retention.ms`` would delete records of the copy at once gets -1 instead, unless ``keep_retention``.
     """
     if (source is None) == (archive is None):
-        raise InvalidArgumentError("restore from a store or from archive=…: one of the two")
+        raise InvalidArgumentError("pass a store or archive=…, and not both")
     if to_time is None and to_offsets is None and archive is None:
-        raise InvalidArgumentError("say where to restore to: to_time=…, to_offsets={(topic, partition): …}")
+        raise InvalidArgumentError("no target given: pass to_time=… or to_offsets={(topic, partition): …}")
     if open_transactions not in get_args(OpenTransactions):
         raise InvalidArgumentError(f"open_transactions is 'keep' or 'abort', not {open_transactions!r}")
     if source is not None:
@@ -246,9 +246,9 @@ def _restore_one(
     notes = list(copy.notes)
     if moment.late_from_offset is not None:
         notes.append(
-            f"offset {moment.late_from_offset}, and perhaps more behind the cut, is stamped at or before the"
-            f" moment asked for but was appended after offset {moment.offset}, which is later; --to-offset"
-            " (to_offsets) takes more"
+            f"offset {moment.late_from_offset}, and perhaps later ones, has a timestamp at or before the"
+            f" given time, but was appended after offset {moment.offset}, which is later: use --to-offset"
+            " (to_offsets) to include it"
         )
     if moment.timestamp is not None and moment.offset == part.log_start_offset > 0:
         notes.append(f"records below offset {part.log_start_offset} have been deleted since")

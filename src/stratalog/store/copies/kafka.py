@@ -53,7 +53,7 @@ from stratalog.errors import (
 )
 from stratalog.format import batch as batches
 from stratalog.format import checkpoints
-from stratalog.format.metadata import id_to_text, new_id
+from stratalog.format.metadata import CLEAN_SHUTDOWN, META_PROPERTIES, id_to_text, new_id
 from stratalog.fs import FileSystem
 from stratalog.log import names
 from stratalog.log.context import Clock, LogContext
@@ -232,7 +232,7 @@ def graduate(
         problems += plan.problems
         if problems and not dry_run:
             error = InvalidArgumentError(f"{topic} cannot be handed over: " + "; ".join(problems))
-            raise error.advising("dry_run=True only looks")
+            raise error.advising("dry_run=True only reports the problems")
         meter = Meter(progress, sum(segment.size for part in parts for segment in part.segments))
         copies, gapped, patched = [], set(), 0
         if not dry_run:
@@ -270,9 +270,9 @@ def _check_dirs(fs: FileSystem, dirs: list[str], ours: list[str]) -> None:
             raise InvalidArgumentError(
                 f"{path} is the store itself; give the log directory of a Kafka broker"
             )
-        if not fs.exists(f"{path}/{logdir.META_PROPERTIES}"):
+        if not fs.exists(f"{path}/{META_PROPERTIES}"):
             raise NotFoundError(
-                f"{path} is not a log directory of a Kafka broker: it has no {logdir.META_PROPERTIES}; format"
+                f"{path} is not a log directory of a Kafka broker: it has no {META_PROPERTIES}; format"
                 " it and start the broker once"
             )
 
@@ -282,7 +282,7 @@ def _inspect(
 ) -> _Plan:
     fs, plan = context.fs, _Plan()
     if any(fs.exists(f"{path}/{STAGING}") for path in dirs):
-        plan.problems.append("an earlier hand-over was cut short: run it again without dry_run")
+        plan.problems.append("an earlier hand-over was interrupted: run it again without dry_run")
     for path in dirs:
         for name in fs.list_dir(path):
             parsed = parse_partition_dir(name)
@@ -462,7 +462,7 @@ def _commit(
         checkpoints.log_start.update(starts)
         checkpoints.cleaner_offset.update({key: at for key, at in starts.items() if key[1] in gapped})
         with suppress(FileNotFoundError):
-            fs.remove(f"{path}/{logdir.CLEAN_SHUTDOWN}")
+            fs.remove(f"{path}/{CLEAN_SHUTDOWN}")
         fs.sync_dir(f"{path}/{STAGING}")
         fs.sync_dir(path)
     for path in dirs:
@@ -509,12 +509,12 @@ def _operator(topic: str, copies: list[PartitionCopy], dirs: list[str]) -> tuple
         " and the broker was stopped cleanly."
     )
     replicas = (
-        "With more than one replica: stop the other brokers too, and start this one first. A replica without"
-        " records that becomes the leader would have these cut off."
+        "With more than one replica: stop the other brokers too, and start this one first. If a replica"
+        " without records becomes the leader, these records are truncated."
     )
     start = (
-        f"Start the broker over {', '.join(dirs)}. It recovers the partitions, as after a crash, and knows"
-        " their producers again."
+        f"Start the broker over {', '.join(dirs)}. It recovers the partitions, as after a crash, and"
+        " restores the state of their producers."
     )
     check = f"Check that each partition ends where it should (kafka-get-offsets): {ends}."
     after = (

@@ -107,7 +107,7 @@ class Source:
             return False
         where, fs = entry.directories[partition][0], self.context.fs
         try:
-            epoch = metadata.parse_clean_shutdown(fs.read_file(where.file(logdir.CLEAN_SHUTDOWN)))
+            epoch = metadata.parse_clean_shutdown(fs.read_file(where.file(metadata.CLEAN_SHUTDOWN)))
         except FileNotFoundError:
             holder = fs.lock_holder(where.file(LOCK))
             return holder is None or "started" in holder

@@ -246,7 +246,7 @@ def _check(manifest: TopicFileManifest) -> None:
             raise ValueError("a log start offset behind the end")
     given = [member.name for member in manifest.members]
     if not known.issuperset(given) or len(set(given)) != len(given):
-        raise ValueError("a member that is no file of a segment, or twice in it")
+        raise ValueError("a member is not a file of a segment, or occurs twice")
     if [name for name in given if name.endswith(".log")] != logs:
         raise ValueError("the logs are not those of the segments, in order")
 
@@ -534,8 +534,8 @@ def _write_member(write: _Write, piece: _Piece, meter: Meter) -> int:
         meter.done(len(data))
     if (done, crc) != (member.size, member.crc):
         raise CorruptionError(
-            "its bytes do not match its seal; `stratalog verify` tells more, and `stratalog repair` can give"
-            " up what is damaged",
+            "its bytes do not match its seal; `stratalog verify` shows what is damaged, and `stratalog"
+            " repair` can drop it",
             path=member.name,
             position=0,
         )

@@ -63,7 +63,7 @@ class _Stop(reading.Stop):
         super().__init__(None, follow=True)
         self.again = False
         self.dropped = False
-        """Set, without a lock, when nobody has the consumer any more: the next look takes it out."""
+        """Set, without a lock, when the consumer is no longer referenced: the next look removes it."""
 
     def __call__(self) -> bool:
         return self.again or super().__call__()
@@ -84,7 +84,7 @@ class _Stop(reading.Stop):
 
 
 class _Member:
-    """What a group knows of a consumer. Not the consumer itself: one that is dropped leaves the group."""
+    """A consumer as its group sees it. Not the consumer itself: one that is dropped leaves the group."""
 
     __slots__ = ("group", "stop", "topics", "user")
 
@@ -97,7 +97,7 @@ class _Member:
 
     @property
     def gone(self) -> bool:
-        """Whether nobody will take it out: it was dropped, or closed while its thread went another way."""
+        """True if nobody will take it out: it was dropped, or closed while its thread went another way."""
         return self.stop.dropped or (self.stop.closed and self.user is not None and not self.user.is_alive())
 
 
@@ -194,7 +194,7 @@ class Groups:
         return share
 
     def take(self, member: _Member, wanted: set[TopicPartition]) -> set[TopicPartition]:
-        """Own those of ``wanted`` that nobody else owns; return them."""
+        """Own those of ``wanted`` that have no other owner; return them."""
         with self._lock:
             owners = self._owners.setdefault(member.group, {})
             return {at for at in wanted if owners.setdefault(at, member) is member}
@@ -448,7 +448,7 @@ class Consumer:
         if offset is not None and first <= offset <= end:
             return offset
         if self._reset == "error":
-            did = "committed" if self._committed.get(at) == offset else "goes on at"
+            did = "committed" if self._committed.get(at) == offset else "continues at"
             where = "committed nothing" if offset is None else f"{did} offset {offset}"
             raise OffsetOutOfRangeError(
                 f"group {self.group} {where} for {at[0]}-{at[1]}, which holds offsets {first} to {end - 1}",
@@ -459,7 +459,7 @@ class Consumer:
         start = first if self._reset == "earliest" else self._end_of(at)
         if offset is not None:
             logger.warning(
-                "group %s: offset %d of %s-%d is outside the log (%d to %d); it goes on from %d (reset=%s)",
+                "group %s: offset %d of %s-%d is outside the log (%d to %d); it continues from %d (reset=%s)",
                 self.group, offset, *at, first, end - 1, start, self._reset,
             )  # fmt: skip
         return start
@@ -489,7 +489,7 @@ class Consumer:
         return self._positions[self._owned(topic, partition)]
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The offset of the next record in each partition of this consumer that was not deleted."""
+        """Return the offset of the next record in each partition of this consumer that was not deleted."""
         return {at: offset for at, offset in self._positions.items() if not self._read[at].deleted}
 
     def committed(self, topic: str, partition: int = 0) -> int | None:

@@ -207,8 +207,8 @@ class GroupOffsets:
                 if not completion.wait(max(0.0, give_up_s - time.monotonic())):
                     raise UnstableOffsetCommitError(
                         f"{OFFSETS_TOPIC}-{number}: a transaction that commits offsets of {group!r} did not"
-                        f" end within {STABLE_S:g} s, and where the group goes on is not known before; try"
-                        f" again"
+                        f" end within {STABLE_S:g} s, and the group's position is unknown until then: try"
+                        " again"
                     )
             finally:
                 completion.cancel()

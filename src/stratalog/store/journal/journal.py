@@ -245,7 +245,7 @@ class Journal:
         return plain
 
     def _adoptable(self, writer: PartitionWriter, path: str, file: StagedFile) -> bool:
-        """Whether plain appends would have made a segment of about these bytes."""
+        """Return True if plain appends would have made a segment of about these bytes."""
         config = writer.config
         where = self._partitions.place(file.topic, file.partition)[0]
         return (
@@ -270,7 +270,7 @@ class Journal:
         return self._state.pending
 
     def target(self, writer: PartitionWriter) -> Target:
-        """Where an entry would begin in a partition now."""
+        """Return where an entry would begin in a partition now."""
         with writer.lock:
             last = writer.producers.last_sequence(self._state.producer_id)
             first = increment_sequence(last, 1) if last >= 0 else 0
@@ -404,14 +404,14 @@ class RollForward:
     # -- appending ---------------------------------------------------------------------------------------
 
     def _already(self, writer: PartitionWriter, target: Target, total: int) -> int:
-        """How many appended records of the entry the partition has: they are there in order."""
+        """Return how many appended records of the entry the partition has: they are there in order."""
         last = [writer.producers.last_sequence(self._journal.producer_id)]
         last += self._sequences(writer, target.base_offset)
         counts = ((each - target.first_sequence & MAX_SEQUENCE) + 1 for each in last if each >= 0)
         return max((count for count in counts if count <= total), default=0)
 
     def _sequences(self, writer: PartitionWriter, base_offset: int) -> Iterator[int]:
-        """The last sequences of our batches from an offset on, as the headers in the log say."""
+        """Return the last sequences of our batches from an offset on, as the headers in the log say."""
         segments, ours = writer.local_segments(), self._journal.producer_id
         for segment in segments[segment_index(segments, base_offset) :]:
             start = segment.start_for(base_offset).position

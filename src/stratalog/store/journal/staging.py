@@ -64,7 +64,7 @@ _MAKE_TRIES = 5
 
 
 def root_of(log_dir: str) -> str:
-    """Where the batches for the partitions of a log directory are staged."""
+    """Return where the batches for the partitions of a log directory are staged."""
     return log_dir.rstrip("/") + SUFFIX
 
 
@@ -100,7 +100,7 @@ def check_id(query: str, batch: int) -> None:
 
 
 def check_name(name: str) -> Place:
-    """What a staged file's name says; never one that leads elsewhere."""
+    """Return what a staged file's name says; never one that leads elsewhere."""
     place = Place.parse(name.partition("/")[0]) if _NAME.fullmatch(name) else None
     if place is None:
         raise InvalidArgumentError(f"{name!r} is not the name of a staged file")
@@ -108,7 +108,7 @@ def check_name(name: str) -> Place:
 
 
 def topic_id(name: str) -> uuid.UUID | None:
-    """The topic a file was staged for; None when its name does not say."""
+    """Return the topic a file was staged for; None when its name does not say."""
     found = _TOPIC_ID.fullmatch(name)
     try:
         return None if found is None else text_to_id(found[1])
@@ -129,7 +129,7 @@ def owner_of(pid: int) -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process started, in the system's own count; None when there is none, or no telling."""
+    """Return when a process started, in the system's own count; None when that is unknown."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])

@@ -113,13 +113,13 @@ class Claims:
                 self._tell()
 
     def give_back(self, key: Key, token: str) -> None:
-        """The borrower is done with it."""
+        """End a loan: the borrower is done with it."""
         with self._changed.lock:
             if self._is_lent(key, token):
                 del self._lent[key]
 
     def is_lent(self, key: Key, token: str) -> bool:
-        """Whether the loan still stands."""
+        """Return True if the loan still stands."""
         with self._changed.lock:
             return self._is_lent(key, token)
 
@@ -135,7 +135,7 @@ class Claims:
         return key not in self._held and not self._wanted[key] and not self._closed
 
     def wanted(self, key: Key) -> bool:
-        """Whether a thread waits for this partition: long work stops at its next safe point."""
+        """Return True if a thread waits for this partition: long work stops at its next safe point."""
         return self._wanted[key] > 0
 
     def close(self) -> None:

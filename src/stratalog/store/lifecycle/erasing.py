@@ -101,7 +101,7 @@ class _Erasing:
             self._notes.append(f"{label}: not finished, {done.stopped}; erase again")
 
     def _in_archive(self, writer: PartitionWriter) -> None:
-        """The segments that only the archive has, and its copies of local ones that were rewritten."""
+        """Return the segments that only the archive has, and its copies of local ones that were rewritten."""
         tiering = self._lifecycle.tiering
         if tiering is None:
             return

@@ -8,8 +8,8 @@ The janitor of an open store begins rounds when they are due, by the monotonic c
 object stores, so none runs on the background thread: retention has a thread for its time, compaction and
 archiving have another. Rounds of one kind never overlap.
 
-Crash policy: each step is safe by itself (see `log.clean.swap`, `log.segment.deletion`, `archive`). What this
-module remembers besides, how much time cleaning took and what the clocks did, begins anew with the process.
+Crash policy: each step is safe by itself (see `log.clean.swap`, `log.segment.deletion`, `archive`). Other
+state of this module (how much time cleaning took, what the clocks did) starts fresh with the process.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Round:
 
 
 class Lifecycle:
-    """Runs rounds of lifecycle work, and remembers what the next one needs to know. Thread-safe.
+    """Runs rounds of lifecycle work, and keeps what the next one needs. Thread-safe.
 
     A read-only store gets previews and numbers, from its directories and their copies of archive manifests.
     """
@@ -169,7 +169,7 @@ class Lifecycle:
         )
 
     def _estimate(self, view: View, found: Cleanable, dirty_ratio: float) -> float | None:
-        """The share of duplicates, where the share of dirty bytes alone does not decide."""
+        """Return the share of duplicates, where the share of dirty bytes alone does not decide."""
         if found.must_clean or not found.cleanable_bytes:
             return None
         if found.dirty_ratio > dirty_ratio:
@@ -190,7 +190,7 @@ class Lifecycle:
         return wait_s
 
     def views(self, topic: str | None, partition: int | None = None) -> Iterator[tuple[TopicEntry, View]]:
-        """The partitions with a policy, in order. A foreign topic has none until one is set."""
+        """Return the partitions with a policy, in order. A foreign topic has none until one is set."""
         partitions = self.partitions
         if topic is not None and partition is not None:
             partitions.view(topic, partition)  # raises for one that is not there
@@ -262,7 +262,7 @@ class Lifecycle:
         return threads, config.get_int("log.cleaner.dedupe.buffer.size") // threads
 
     def cleaned(self, report: CleanReport, dirty_left_bytes: int) -> None:
-        """Learn from a cleaning when the next one is worth while."""
+        """Derive from a cleaning when the next one is worthwhile."""
         key = (report.topic, report.partition)
         now_s = self._context.clock.monotonic_s()
         with self._lock:
@@ -275,7 +275,7 @@ class Lifecycle:
             self.quarantined[key] = tuple(damage.path for damage in report.quarantined)
 
     def failed(self, key: tuple[str, int]) -> None:
-        """A cleaning that ended in an error counts as one that removed nothing."""
+        """Count a cleaning that ended in an error as one that removed nothing."""
         with self._lock:
             backoff = self._backoffs.get(key, Backoff(self._backoff_ms))
             self._backoffs[key] = backoff.after(
@@ -283,7 +283,7 @@ class Lifecycle:
             )
 
     def forget(self, key: tuple[str, int]) -> None:
-        """The partition was deleted: one that gets its name begins anew."""
+        """Forget a partition that was deleted: one that gets its name starts from scratch."""
         with self._lock:
             self._backoffs.pop(key, None)
             self.quarantined.pop(key, None)
@@ -348,7 +348,7 @@ class _Work:
             self.notes.append(f"{name}: another operation is running on it; left for the next round")
 
     def carry_out(self, writer: PartitionWriter, steps: Sequence[Step]) -> None:
-        """Everything but compaction, which comes last and several partitions at a time."""
+        """Carry out all steps but compaction, which comes last, several partitions at a time."""
         try:
             for step in steps:
                 if step.action == "roll":

@@ -74,7 +74,7 @@ class Situation(NamedTuple):
 
 
 def plan(at: Situation) -> list[Step]:
-    """Everything there is to do for one partition, in the order it is done."""
+    """Return everything there is to do for one partition, in the order it is done."""
     gone = retain_steps(at)
     rest = _without(at, gone)
     dropped = drop_local_steps(rest)
@@ -84,7 +84,7 @@ def plan(at: Situation) -> list[Step]:
 
 
 def retain_steps(at: Situation, *, forecast: bool = True) -> list[Step]:
-    """What retention does: rolls an idle active segment, deletes, and says what goes next and when.
+    """Return what retention does: rolls an idle active segment, deletes, and says what goes next and when.
 
     While the clock is not believed, what only time would delete is skipped.
     """
@@ -106,7 +106,7 @@ def retain_steps(at: Situation, *, forecast: bool = True) -> list[Step]:
 
 
 def drop_local_steps(at: Situation) -> list[Step]:
-    """What leaves this machine and stays in the archive."""
+    """Return what leaves this machine and stays in the archive."""
     going = local_expired(at.config, at.facts, at.now_ms, by_time=at.clock.paused is None)
     return preview.local_steps(at.topic, at.partition, going)
 
@@ -154,7 +154,7 @@ def compact_plan(at: Situation, *, force: bool = False) -> list[Step]:
 
 
 def archive_steps(at: Situation, compacting: Sequence[Step] = ()) -> list[Step]:
-    """What is copied to the archive, but for what a ``compact`` step of the same plan rewrites."""
+    """Return what is copied to the archive, but for what a ``compact`` step of the same plan rewrites."""
     rewritten = max((step.next_offset for step in compacting if step.due), default=-1)
     going = to_archive(
         at.config,
@@ -168,12 +168,12 @@ def archive_steps(at: Situation, compacting: Sequence[Step] = ()) -> list[Step]:
 
 
 def archive_plan(at: Situation) -> list[Step]:
-    """What a round of archiving does: drop local copies, then copy what compaction leaves alone."""
+    """Return what a round of archiving does: drop local copies, then copy what compaction leaves alone."""
     return [*drop_local_steps(at), *archive_steps(at, compact_steps(at))]
 
 
 def cleanable_of(at: Situation) -> Cleanable:
-    """How far cleaning may go now, and how much there is of it."""
+    """Return how far cleaning may go now, and how much there is of it."""
     first_dirty = at.first_dirty_offset
     return cleanable(
         at.config,
@@ -224,7 +224,7 @@ def _turned_off(at: Situation, segments: Sequence[SegmentFacts]) -> list[Step]:
 
 
 def _forecast(at: Situation, segments: Sequence[SegmentFacts], going: Sequence[Expiry]) -> list[Step]:
-    """What time takes next, as a step that is not due yet."""
+    """Return what time takes next, as a step that is not due yet."""
     coming = next_expiry(
         at.config,
         segments,
@@ -246,7 +246,7 @@ def _forecast(at: Situation, segments: Sequence[SegmentFacts], going: Sequence[E
 
 
 def _without(at: Situation, steps: Sequence[Step]) -> Situation:
-    """The partition once the steps are done, as far as they take something away."""
+    """Return the partition once the steps are done, as far as they take something away."""
     deleted = {step.base_offset for step in steps if step.due and step.action == "delete"}
     dropped = {step.base_offset for step in steps if step.due and step.action == "drop-local"}
     segments = [
@@ -265,7 +265,7 @@ def _rest(wait_s: float) -> str:
 
 
 def facts_of(view: View, is_archived: Callable[[Segment], bool] | None = None) -> list[SegmentFacts]:
-    """The facts of every segment, the active one last.
+    """Return the facts of every segment, the active one last.
 
     ``is_archived`` tells whether the archive has a verified copy of a local segment, just as it is now.
     """
@@ -290,7 +290,7 @@ def _facts(segment: Segment, is_archived: Callable[[Segment], bool] | None) -> S
 
 
 def modified_ms(segment: Segment) -> int | None:
-    """When the segment's log was last written to; None when it is gone."""
+    """Return when the segment's log was last written to; None when it is gone."""
     if isinstance(segment, ArchivedSegment):
         return segment.source.modified_ms
     try:

@@ -1,9 +1,9 @@
 """Partitions lent to another process that compacts them elsewhere; the result is swapped in here.
 
 The borrower (a Spark job) asks for a partition that is due and gets a `CleaningTask` with a directory of its
-own beside the log directory. While it works the partition is not archived and not compacted here; whoever
-wants to erase, move, repair or delete just takes it back, and the borrower's work is thrown away. So is that
-of a borrower who does not say for `LOAN_S` that it lives. Appends and reads go on all the time.
+own beside the log directory. While it works the partition is not archived and not compacted here; an
+operation that wants to erase, move, repair or delete takes it back, and the borrower's work is discarded. So
+is that of a borrower that does not extend its loan within `LOAN_S`. Appends and reads are not affected.
 
 Crash policy: until `take_in` nothing has happened to the log. That moves the new files beside the old ones as
 ``.cleaned`` and swaps group after group (`log.swap`): a crash leaves every group old or new, and of the rest
@@ -133,14 +133,14 @@ class Loans:
         return token, task
 
     def extend(self, tokens: Sequence[str]) -> list[str]:
-        """The borrower lives: which of its loans still stand."""
+        """Extend the loans of a borrower that is alive; return those that are still valid."""
         claims = self._lifecycle.claims
         with self._lock:
             known = [self._loans[token] for token in tokens if token in self._loans]
         return [loan.token for loan in known if claims.extend(loan.key, loan.token, LOAN_S)]
 
     def give_back(self, token: str) -> None:
-        """The borrower gives up. What it wrote goes."""
+        """End a loan without a result; what the borrower wrote is removed."""
         with self._lock:
             loan = self._loans.pop(token, None)
         if loan is not None:
@@ -155,7 +155,9 @@ class Loans:
         with self._lock:
             loan = self._loans.pop(token, None)
         if loan is None:
-            raise ControlError("this compaction was not lent here, or too long ago: begin it again")
+            raise ControlError(
+                "this compaction was not lent by this store, or its loan has expired: start it again"
+            )
         lifecycle, partitions = self._lifecycle, self._lifecycle.partitions
         try:
             with lifecycle.claims.redeem(loan.key, token) as ours:
@@ -253,7 +255,7 @@ class Loans:
 
 
 def report_end(loan: _Loan) -> int:
-    """Where the round that was lent ends."""
+    """Return where the round that was lent ends."""
     return max((each.next_offset or base for base, each in loan.segments.items()), default=0)
 
 

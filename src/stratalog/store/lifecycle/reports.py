@@ -185,7 +185,7 @@ def log_dir_numbers(partitions: Partitions, where: LogDir) -> LogDirInfo:
 
 
 def partition_numbers(lifecycle: Lifecycle) -> list[PartitionNumbers]:
-    """The numbers of every partition that can be opened."""
+    """Return the numbers of every partition that can be opened."""
     found = []
     for name in sorted(lifecycle.partitions.entries):
         with suppress(UnknownTopicError):  # deleted meanwhile
@@ -263,7 +263,7 @@ def _check_dirs(store: Store) -> Iterator[Damage]:
     """Check what belongs to no partition: that each log directory can be used, and Kafka's files in it."""
     for each in store.partitions.dirs.all:
         if each.offline is not None:
-            # Nobody knows what it holds.
+            # What it holds is unknown.
             yield Damage(each.path, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, f"it is offline: {each.offline}")
             continue
         elsewhere = store.partitions.settings.current.generation

@@ -92,13 +92,13 @@ class SerializedTopic:
     """`read` by another name: what it returns can be used in an ``async for`` loop."""
 
     def at(self, *args: Any, **options: Any) -> Record | None:
-        """The record at an offset: `Topic.at`."""
+        """Return the record at an offset: `Topic.at`."""
         return self.serde.found(self.topic.at(*args, **options))
 
     def get(self, key: Any, *args: Any, **options: Any) -> Record | None:
-        """The latest record of a key: `Topic.get`."""
+        """Return the latest record of a key: `Topic.get`."""
         return self.serde.found(self.topic.get(self.serde.key(key), *args, **options))
 
     def history(self, key: Any, *args: Any, **options: Any) -> Iterator[Record]:
-        """Every record of a key: `Topic.history`."""
+        """Return every record of a key: `Topic.history`."""
         return map(self.serde.record, self.topic.history(self.serde.key(key), *args, **options))

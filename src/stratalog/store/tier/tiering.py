@@ -41,6 +41,7 @@ from stratalog.errors import (
     StratalogError,
 )
 from stratalog.format import metadata
+from stratalog.format.metadata import META_PROPERTIES
 from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext
 from stratalog.log.names import ARCHIVE, partition_dir
@@ -49,7 +50,6 @@ from stratalog.log.read.follower import Cold, nothing_cold
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.admin.control import Progress
-from stratalog.store.logdir import META_PROPERTIES
 from stratalog.store.tier.tiers import (
     ANOTHER_ARCHIVE,
     ColdFollower,
@@ -60,10 +60,8 @@ from stratalog.store.tier.tiers import (
 )
 
 if TYPE_CHECKING:
-    from stratalog.archive import Archive
     from stratalog.archive.objects import Objects
     from stratalog.log.policy.preview import Step
-    from stratalog.log.write.writer import PartitionWriter
     from stratalog.store.catalog import TopicEntry, View
     from stratalog.store.partitions import Partitions
 
@@ -112,7 +110,7 @@ class Tiering:
     def suspend(self, topic: str, partition: int) -> None:
         """Before a partition is moved: from now on nothing is written to its directory from here.
 
-        Whoever is changing the archive gets `ClosedError` and goes on with the partition's next writer.
+        A thread that is changing the archive gets `ClosedError` and continues with the next writer.
         """
         tier = self._tier(topic, partition)
         if tier is not None:
@@ -140,7 +138,7 @@ class Tiering:
             return self._tiers.get((topic, partition))
 
     def _changeable(self, writer: PartitionWriter) -> Tier:
-        """The tier of a partition, once the archive was asked."""
+        """Return the tier of a partition, once the archive was asked."""
         tier = self._tier(writer.topic, writer.partition)
         if tier is None:
             raise ArchiveError(f"{writer.topic}-{writer.partition} has no topic id and cannot be archived")
@@ -156,7 +154,7 @@ class Tiering:
         return tier
 
     def _refuse_another(self, tier: Tier) -> None:
-        """Raise ArchiveError if segments of a partition are archived, and this archive knows none."""
+        """Raise ArchiveError if segments of a partition are archived, and this archive has none of them."""
         copy = None
         with suppress(FormatError):
             copy = read_local_copy(self._context.fs, tier.directory)
@@ -173,12 +171,12 @@ class Tiering:
     # -- facts ---------------------------------------------------------------------------------------
 
     def is_archived(self, segment: Segment) -> bool:
-        """Whether the archive has a verified copy of this local segment, just as it is now."""
+        """Return True if the archive has a verified copy of this local segment, just as it is now."""
         tier = self._tier(segment.topic, segment.partition)
         return tier is not None and tier.mine and copy_of(tier.manifest, segment) is not None
 
     def archived(self, writer: PartitionWriter) -> list[ArchivedSegment]:
-        """The segments that only the archive has."""
+        """Return the segments that only the archive has."""
         return [segment for segment in writer.segments() if isinstance(segment, ArchivedSegment)]
 
     def may_be_below(self, writer: PartitionWriter) -> Callable[[Sequence[bytes]], set[bytes]] | None:
@@ -189,7 +187,7 @@ class Tiering:
         return lambda keys: keys_in(self._context, cold, keys, kernel.hash64)
 
     def may_hold(self, segment: ArchivedSegment, keys: Collection[bytes]) -> bool:
-        """Whether an archived segment may hold one of ``keys``: no key index, no certainty."""
+        """Return True if an archived segment may hold one of ``keys``: no key index, no certainty."""
         return bool(keys_in(self._context, [segment], keys, kernel.hash64))
 
     # -- carrying out --------------------------------------------------------------------------------
@@ -202,7 +200,7 @@ class Tiering:
         progress: Progress | None = None,
         stop: Stop | None = None,
     ) -> None:
-        """The steps of one plan that concern the archive."""
+        """Carry out the steps of one plan that concern the archive."""
         leaving = [step.next_offset for step in steps if step.action == "drop-local"]
         if leaving:
             self.drop_local(writer, max(leaving))
@@ -260,7 +258,9 @@ class Tiering:
                     break
                 missing = tier.archive.missing(entry)
                 if missing:
-                    reason = f"the manifest has it, the archive does not; {segment.path()} stays"
+                    reason = (
+                        f"the manifest lists it, but the archive does not have it; {segment.path()} is kept"
+                    )
                     raise ArchiveError(reason, url=missing[0])
                 end = segment.next_offset
             if end is None:
@@ -416,7 +416,7 @@ def _publish(writer: PartitionWriter, tier: Tier) -> None:
 
 
 def _groups(writer: PartitionWriter, tier: Tier, base_offsets: Collection[int]) -> Iterator[list[Segment]]:
-    """What to upload, each time with one change of the manifest: up to where an archived one ends."""
+    """Return what to upload, each time with one change of the manifest: up to where an archived one ends."""
     local = writer.local_segments()[:-1]
     last = max(base_offsets, default=-1)
     at = 0
@@ -484,7 +484,7 @@ def rewrite_archived(
     work: str,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[SegmentEntry]:
-    """What takes the place of ``entry`` in the archive now; empty when the engine left it as it is."""
+    """Return what takes the place of ``entry`` in the archive now; empty when the engine left it as it is."""
     fs = context.fs
     old, new = f"{work}/old", f"{work}/new"
     remove_tree(fs, work)

@@ -1,4 +1,4 @@
-"""What this machine knows of the archive of one partition, and how readers get to see it.
+"""The local state of one partition's archive, and how readers see it.
 
 The copy of the manifest in the partition's directory, `stratalog.archive`, is what a store opens and lists
 with, without asking anybody. Before the first byte is read from the archive, and before anything there is
@@ -189,7 +189,7 @@ class Tier:
 
     @property
     def mine(self) -> bool:
-        """Whether this store is the one that writes the archive, as far as is known."""
+        """True if this store is the one that writes the archive, as far as is known."""
         return self.manifest is not None and self.manifest.owner == self.archive.store_id
 
     def committed(self) -> None:
@@ -277,7 +277,7 @@ class ColdFollower:
 
 
 def copy_of(manifest: Manifest | None, segment: Segment) -> SegmentEntry | None:
-    """The entry that is a copy of this local segment, as it is now."""
+    """Return the entry that is a copy of this local segment, as it is now."""
     entry = None if manifest is None else manifest.entry(segment.base_offset)
     if entry is None or entry.next_offset != segment.next_offset or entry.size_bytes != segment.size:
         return None
@@ -314,7 +314,7 @@ def keys_in(
 
 
 def _held(segment: ArchivedSegment, keys: Sequence[tuple[int, bytes]]) -> set[bytes] | None:
-    """The keys whose hash is in a segment's key index; None when it has none to go by."""
+    """Return the keys whose hash is in a segment's key index; None when it has none to go by."""
     if not segment.has(KEYINDEX):
         return None
     with segment.open_keyindex() as file:
@@ -325,7 +325,7 @@ def _held(segment: ArchivedSegment, keys: Sequence[tuple[int, bytes]]) -> set[by
 
 
 def _lost(known: Manifest | None, local_start: int, found: Manifest | None) -> int | None:
-    """The first offset that only the archive should have, by the local copy, and does not."""
+    """Return the first offset that only the archive should have, by the local copy, and does not."""
     if known is None:
         return None
     start = max(known.log_start_offset, found.log_start_offset if found is not None else 0)

@@ -50,7 +50,7 @@ CONFIG: Mapping[str, object] = {
     "key.index.enable": True,
 }
 EXPIRATION_MS = 7 * 86_400_000
-"""How long ids that nobody uses are known, where no broker has another `transactional.id.expiration.ms`."""
+"""How long unused ids are kept, where no broker has another `transactional.id.expiration.ms`."""
 
 
 class Coordinator:
@@ -62,7 +62,7 @@ class Coordinator:
         self._locks: dict[str, threading.Lock] = {}
         self._lock = locks.lock("transactions")
         self._latest: weakref.WeakValueDictionary[str, Transaction] = weakref.WeakValueDictionary()
-        """What programs hold, by id: it is told its outcome before another one has its id."""
+        """Transactions of programs, by id: each learns its outcome before another one gets its id."""
         self._in_doubt: set[str] = set()
         """Ids whose end was cut short."""
         self._loaded = False
@@ -391,7 +391,7 @@ class Coordinator:
     def _settled(self, transactional_id: str) -> tuple[TransactionState | None, int]:
         """Return the state of an id with nothing open any more, and a fresh producer id if one is needed.
 
-        A program that had the id is told what became of its transaction.
+        A program that had the id learns the outcome of its transaction.
         """
         known = self._states.get(transactional_id)
         if known is not None and (
@@ -435,7 +435,7 @@ class Coordinator:
         except (StratalogError, OSError) as error:
             self._in_doubt.add(transactional_id)
             if known:
-                return  # it was told when it came to be in doubt
+                return  # it learned this when it became in doubt
             self._store.partitions.context.warn(f"transaction {transactional_id!r} is not finished: {error}")
 
     def _settle(self, transactional_id: str, *, reload: bool, abort: bool = False) -> None:

@@ -72,25 +72,25 @@ class TransactionState:
 
     @property
     def prepared(self) -> bool:
-        """Whether the outcome is decided and markers may be missing."""
+        """True if the outcome is decided and markers may be missing."""
         return self.status in (Status.PREPARE_COMMIT, Status.PREPARE_ABORT)
 
     @property
     def of_client(self) -> bool:
-        """Whether a Kafka client makes it, which may go on after this process has ended."""
+        """True if a Kafka client makes it, which may go on after this process has ended."""
         return self.version != PROGRAM
 
     @property
     def committing(self) -> bool:
-        """Whether the outcome, once decided, is a commit."""
+        """True if the outcome, once decided, is a commit."""
         return self.status in (Status.PREPARE_COMMIT, Status.COMPLETE_COMMIT)
 
     def expired(self, now_ms: int) -> bool:
-        """Whether it is open for longer than its timeout."""
+        """Return True if it is open for longer than its timeout."""
         return self.status == Status.ONGOING and now_ms - self.started_ms >= self.timeout_ms
 
     def forgettable(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether nothing is open and nothing was written of it for that long."""
+        """Return True if nothing is open and nothing was written of it for that long."""
         idle = self.status != Status.ONGOING and not self.prepared
         return idle and 0 <= self.updated_ms <= now_ms - expiration_ms
 
@@ -104,7 +104,7 @@ class TransactionState:
 
 
 def check_client(state: TransactionState | None, producer_id: int, epoch: int) -> TransactionState:
-    """Return the state if a client's request is about its producer; raise what it is told otherwise."""
+    """Return the state if a client's request is about its producer; else raise the error to answer."""
     if state is None or state.producer_id != producer_id:
         raise InvalidProducerIdMappingError(
             f"producer {producer_id} has no transactional id here; ask for a producer id first"
