@@ -391,3 +391,29 @@ def test_a_gap_below_the_log_start_was_deleted_meanwhile() -> None:
         with pytest.raises(errors.OffsetOutOfRangeError):
             list(iter_chunks(cast(LogView, view), 0, 3, skip_damaged=skipped.append))
         assert skipped == []
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("left", [0, 1, 3])
+def test_a_log_without_a_tail_that_ends_before_its_recovery_point_is_damaged(left: int, clean: bool) -> None:
+    """As a broker's, which has no tails: a reader says so, not only the next writer."""
+    fs = MemoryFileSystem()
+    written(fs)
+    fs.remove("/d/t-0/stratalog.tail")
+    for base in range(left * EACH, END, EACH):
+        remove(fs, base, ("log",))
+        for kind in KINDS[1:]:
+            with suppress(FileNotFoundError):
+                fs.remove(path_of(base, kind))
+    if not clean:
+        fs.remove("/d/.kafka_cleanshutdown")
+    with stratalog.open("/d", fs=fs, read_only=True) as store:
+        topic = store.topic("t")
+        found: list[int] = []
+        with pytest.raises(errors.CorruptionError):
+            found += (record.offset for record in topic.read())
+        assert found == list(range(left * EACH))
+        with pytest.raises(errors.CorruptionError):
+            scanned(topic)
+        damages = stratalog.verify(store).damages
+        assert (left * EACH, END - 1) in [(each.first_offset, each.last_offset) for each in damages]

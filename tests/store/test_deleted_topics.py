@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -145,3 +146,31 @@ def test_what_was_cached_of_a_partition_that_moved_is_forgotten(tmp_path: Path) 
         (here,) = [name for name in ("a", "b") if (tmp_path / name / "t-0").exists()]
         store.move_partition("t", 0, str(tmp_path / ("b" if here == "a" else "a")))
         assert cache.used_bytes == before
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_second_append_does_not_go_to_the_new_topic_either(tmp_path: Path, partitions: int) -> None:
+    appends: list[Callable[[Topic], object]] = [
+        lambda topic: topic.append(b"stale"),
+        lambda topic: topic.append(b"stale", b"k"),
+        lambda topic: topic.append(b"stale", partition=0, sync=True),
+        lambda topic: topic.append(b"stale", partition=0, expected_offset=0),
+        lambda topic: topic.append(b"stale", partition=0, producer="me", sequence=0),
+        lambda topic: topic.append_many([Record(b"stale"), Record(b"stale", b"k")]),
+        lambda topic: asyncio.run(topic.aappend(b"stale", partition=0)),
+        lambda topic: asyncio.run(topic.aappend_many([Record(b"stale")], partition=0)),
+        lambda topic: topic.delete_records(0, -1),
+    ]
+    with stratalog.open(tmp_path, background=False) as store:
+        for _ in range(2):
+            old = store.create_topic("t", partitions)
+            old.append(b"old", partition=0)
+            store.delete_topic("t")
+            new = store.create_topic("t", partitions)
+            new.append(b"new", partition=0)
+            for _ in range(2):
+                for append in appends:
+                    with pytest.raises(UnknownTopicError):
+                        append(old)
+            assert [record.value for record in new.read()] == [b"new"]
+            store.delete_topic("t")

@@ -249,11 +249,15 @@ def test_the_wrong_archive_is_noticed(tiered: Tiered) -> None:
     tiered.check()
 
 
-def test_a_damaged_copy_of_the_manifest_is_replaced(tiered: Tiered) -> None:
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_damaged_copy_of_the_manifest_is_replaced(tiered: Tiered, gone: bool) -> None:
     tiered.seal(3)
     tiered.leave()
     tiered.close()
-    tiered.fs.write_file(COPY, b"rubbish", sync=True)
+    if gone:
+        tiered.fs.remove(COPY)
+    else:
+        tiered.fs.write_file(COPY, b"rubbish", sync=True)
     tiered.open()
     assert [state for _, state in tiered.states()] == ["archived"] * 3 + ["active"]
     tiered.seal(1)

@@ -35,6 +35,7 @@ TMP: Final = ".tmp"
 
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
+LOCK: Final = ".lock"
 TAIL: Final = "stratalog.tail"
 ARCHIVE: Final = "stratalog.archive"
 MOVED: Final = "stratalog.moved"

@@ -35,6 +35,7 @@ from stratalog.log.check.damage import reason_of
 from stratalog.log.context import LogContext
 from stratalog.log.names import (
     LEADER_EPOCH_CHECKPOINT,
+    LOCK,
     PARTITION_METADATA,
     file_name,
     parse_file,
@@ -45,7 +46,6 @@ from stratalog.store.checkpoints import Checkpoints
 
 T = TypeVar("T")
 
-LOCK = ".lock"
 RESERVE = "stratalog.reserve"
 RESERVE_STEP = 4096
 """The reserve is zeros in whole steps of this size, at least one more than the settings take."""

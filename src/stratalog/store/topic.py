@@ -859,7 +859,10 @@ class Topic:
     def refresh_writers(self) -> None:
         """Keep the writers at hand, so that an append finds its partition without asking the store."""
         if not self._partitions.read_only:
-            self._views = self._partitions.registry.views(self.name)
+            state = self._partitions.registry.state
+            entry = state.entries.get(self.name)
+            same = entry is not None and self.entry_id in (entry.id, None)
+            self._views = state.views.get(self.name, ()) if same else ()
             only: Any = self._views[0] if len(self._views) == 1 else None
             self._only = only
 

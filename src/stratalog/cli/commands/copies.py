@@ -347,7 +347,7 @@ def _new_store(session: Session) -> Iterator[AdminClient]:
 def _remove_empty(session: Session, above: Sequence[Sequence[str]]) -> None:
     """Remove a store without topics, and the directories above it; not while another process has it open."""
     from stratalog.fs import RealFileSystem
-    from stratalog.store.logdir import LOCK
+    from stratalog.log.names import LOCK
 
     fs = RealFileSystem()
     with ExitStack() as locked:

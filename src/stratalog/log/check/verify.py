@@ -232,7 +232,7 @@ def check_files(view: LogView) -> list[Damage]:
     synced = known = min((each.base_offset for each in segments if each.unsynced), default=MAX_OFFSET)
     try:
         tail = read_tail(fs, directory, owner_of(fs, directory, view.partition))
-        found += [] if tail is None else _check_synced(view, tail)
+        found += _check_end(view) if tail is None else _check_synced(view, tail)
         known = known if tail is None else min(known, tail.synced_offset)
         if tail is not None and tail.clean:
             synced = max(synced, tail.synced_offset)
@@ -279,6 +279,18 @@ def _check_synced(view: LogView, tail: Tail) -> list[Damage]:
     end = tail.synced_position if last.base_offset == tail.synced_base else UNKNOWN
     start = size if end >= 0 else UNKNOWN
     return [Damage(last.path(), start, end, first, tail.synced_offset - 1, reason)]
+
+
+def _check_end(view: LogView) -> list[Damage]:
+    """Check, where no tail tells, that the last segment reaches the recovery point."""
+    view.refresh()
+    end = view.end_offset()
+    last = view.segments()[-1]
+    first = last.next_offset
+    if first is None or first >= end:
+        return []
+    reason = f"the log ends before its recovery point, offset {end}"
+    return [Damage(last.path(), UNKNOWN, UNKNOWN, first, end - 1, reason)]
 
 
 class Transactions:

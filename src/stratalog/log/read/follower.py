@@ -29,7 +29,7 @@ from stratalog.format.tail import Tail
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import FileStat
 from stratalog.log.context import LogContext
-from stratalog.log.names import MAX_OFFSET, TAIL, segment_name
+from stratalog.log.names import LOCK, MAX_OFFSET, TAIL, segment_name
 from stratalog.log.read.reader import Isolation, or_gone, relisting, segment_index
 from stratalog.log.segment.directory_state import SegmentFiles, settled_view
 from stratalog.log.segment.segment import Segment, owner_of, scan_file
@@ -148,6 +148,8 @@ class _Unsynced:
         self._known = 0
         """The synced end by what lies outside the partition's directory."""
         self._ours = False
+        self.end = 0
+        """The recovery point where no tail tells and nobody writes: a log that ends before it is damaged."""
 
     def look(self, directory: str, tail: Tail | None) -> None:
         """Read the synced end as the log directory knows it.
@@ -157,15 +159,21 @@ class _Unsynced:
         """
         fs, root = self._fs, posixpath.dirname(directory)
         self._ours = tail is not None or fs.exists(f"{directory}/{TAIL}")
+        entries: Mapping[tuple[str, int], int] | None = None
+        if tail is None:
+            with suppress(FileNotFoundError, FormatError):
+                entries = checkpoints.parse_offsets(fs.read_file(f"{root}/{checkpoints.RECOVERY_POINT}"))
+        recovery_point = None if entries is None else entries.get(self._key, 0)
         if fs.exists(f"{root}/{CLEAN_SHUTDOWN}"):
             self._known = MAX_OFFSET
         elif tail is not None:
             self._known = 0
+        elif recovery_point is not None:
+            self._known = recovery_point
         else:
             self._known = 0 if self._ours else MAX_OFFSET
-            with suppress(FileNotFoundError, FormatError):
-                entries = checkpoints.parse_offsets(fs.read_file(f"{root}/{checkpoints.RECOVERY_POINT}"))
-                self._known = entries.get(self._key, 0)
+        # A broker that runs may have made a topic anew whose name is still in its checkpoint.
+        self.end = recovery_point if recovery_point and fs.lock_holder(f"{root}/{LOCK}") is None else 0
 
     def mark(self, segments: Sequence[Segment], tail: Tail | None) -> None:
         synced = max(self._known, 0 if tail is None else tail.synced_base)
@@ -218,6 +226,8 @@ class _Look(NamedTuple):
     snapshots: tuple[int, ...] = ()
     cold: tuple[Segment, ...] = ()
     tail: Tail | None = None
+    recovered: int = 0
+    """The recovery point that counts where there is no tail."""
     log_start: int = 0
 
 
@@ -285,7 +295,7 @@ class PartitionFollower:
         return self._last.cold
 
     def end_offset(self, isolation: Isolation = "read_uncommitted") -> int:
-        end, tail = self.next_offset, self._last.tail
+        end, tail = max(self.next_offset, self._last.recovered), self._last.tail
         if tail is not None:
             end = max(end, tail.synced_offset)
         if tail is not None and not tail.read_past_high_watermark:
@@ -442,10 +452,15 @@ class PartitionFollower:
             found.append(segment)
         for segment, following in pairwise(found):
             segment.next_offset = following.base_offset
-        if not found and tail is not None and tail.synced_offset > self._log_start():
-            missing = SegmentFiles(tail.synced_base, "", 0, f"{segment_name(tail.synced_base)}.log")
-            found.append(self.segment_of(missing))  # reading it raises an error that names the file
         self._unsynced.look(self.directory, tail)
+        synced, base = (
+            (self._unsynced.end, self._log_start())
+            if tail is None
+            else (tail.synced_offset, tail.synced_base)
+        )
+        if not found and synced > self._log_start():
+            missing = SegmentFiles(base, "", 0, f"{segment_name(base)}.log")
+            found.append(self.segment_of(missing))  # reading it raises an error that names the file
         self._unsynced.mark(found, tail)
         self._unsynced.cut_torn(found)
         if found:
@@ -453,7 +468,13 @@ class PartitionFollower:
             live = known.get(newest.base_offset)
             going_on = isinstance(live, LiveSegment) and live.suffix == newest.suffix
             found[-1] = live if going_on and live is not None else self._live(newest, tail)
-        return _Look(segments=tuple(found), stats=now, snapshots=view.snapshots, tail=tail)
+        return _Look(
+            segments=tuple(found),
+            stats=now,
+            snapshots=view.snapshots,
+            tail=tail,
+            recovered=self._unsynced.end,
+        )
 
     def segment_of(self, files: SegmentFiles) -> Segment:
         """Build a segment from the files of a listing, with their current names."""

@@ -32,13 +32,13 @@ from stratalog.log.arguments import check_list
 from stratalog.log.check.repair import RepairReport
 from stratalog.log.clean import CleanReport
 from stratalog.log.clean.remote_compaction import Cleaned, CleaningTask
+from stratalog.log.names import LOCK
 from stratalog.model import AppendedRange, Record
 from stratalog.store import topic_import
 from stratalog.store.admin.control import MAX_PAYLOAD_BYTES, ControlClient, Progress
 from stratalog.store.groups.offsets import TopicPartition, check_name
 from stratalog.store.journal.journal import Committed
 from stratalog.store.lifecycle.reports import EraseReport, LifecycleReport, PartitionNumbers
-from stratalog.store.logdir import LOCK
 from stratalog.store.paths import Paths, path_list
 from stratalog.store.store import Store, open_store
 

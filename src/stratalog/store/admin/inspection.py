@@ -20,6 +20,7 @@ from stratalog.log.check.damage import Damage, derived_damage, reason_of
 from stratalog.log.check.headers import HeaderFacts, inspect_partition
 from stratalog.log.context import LogContext
 from stratalog.log.names import (
+    LOCK,
     MARKS,
     PARTITION_FILES,
     TAIL,
@@ -31,7 +32,7 @@ from stratalog.log.names import (
 from stratalog.log.read.follower import PartitionFollower
 from stratalog.log.read.reader import read_records
 from stratalog.store.groups.offsets import OFFSETS_TOPIC, offsets_in
-from stratalog.store.logdir import LOCK, OUR_BROKER_EPOCH, RESERVE
+from stratalog.store.logdir import OUR_BROKER_EPOCH, RESERVE
 
 BROKER, OURS, UNKNOWN_WRITER = "kafka", "stratalog", "unknown"
 CHECKPOINTS = (

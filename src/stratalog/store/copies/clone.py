@@ -27,12 +27,11 @@ from stratalog.format.metadata import id_to_text, new_id
 from stratalog.format.settings import Settings, TopicSettings
 from stratalog.fs import FileSystem, Lock
 from stratalog.log.context import Clock, LogContext
-from stratalog.log.names import partition_dir
+from stratalog.log.names import LOCK, partition_dir
 from stratalog.log.read.reader import out_of_range
 from stratalog.log.write import produce
 from stratalog.log.write.recovery import OpenAs, open_partition
 from stratalog.log.write.writer import PartitionWriter
-from stratalog.store import logdir
 from stratalog.store.copies.building import (
     FOR_EVER_MS,
     Meter,
@@ -353,7 +352,7 @@ def new_store(context: LogContext, target: str) -> Iterator[str]:
 def take_lock(fs: FileSystem, directory: str, why: str) -> Lock:
     """Lock a log directory; ``why`` begins the message if another process holds it."""
     try:
-        return fs.lock(f"{directory}/{logdir.LOCK}", {"pid": os.getpid(), "started": int(time.time())})
+        return fs.lock(f"{directory}/{LOCK}", {"pid": os.getpid(), "started": int(time.time())})
     except StoreLockedError as error:
         raise StoreLockedError(f"{why}: {error}", pid=error.pid, control=error.control) from error
 
@@ -362,7 +361,7 @@ def _clear(context: LogContext, building: str) -> None:
     """Remove everything but the lock file."""
     for name in context.fs.list_dir(building):
         path = f"{building}/{name}"
-        if name == logdir.LOCK:
+        if name == LOCK:
             continue
         if context.fs.stat(path).is_dir:
             for each in context.fs.list_dir(path):

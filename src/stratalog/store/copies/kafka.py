@@ -57,7 +57,7 @@ from stratalog.format.metadata import CLEAN_SHUTDOWN, META_PROPERTIES, id_to_tex
 from stratalog.fs import FileSystem
 from stratalog.log import names
 from stratalog.log.context import Clock, LogContext
-from stratalog.log.names import file_name, parse_file, parse_partition_dir, partition_dir
+from stratalog.log.names import LOCK, file_name, parse_file, parse_partition_dir, partition_dir
 from stratalog.log.segment.segment import Segment, scan_file
 from stratalog.log.segment.sidecars import Sidecars
 from stratalog.model import Record
@@ -176,7 +176,7 @@ def adopt(
 def _holders(fs: FileSystem, paths: list[str]) -> Iterator[tuple[str, int | None]]:
     """Yield the log directories that a program holds, with its process id if known."""
     for path in paths:
-        holder = fs.lock_holder(f"{path}/{logdir.LOCK}")
+        holder = fs.lock_holder(f"{path}/{LOCK}")
         if holder is not None:
             pid = holder.get("pid")
             yield path, pid if isinstance(pid, int) else None

@@ -32,7 +32,7 @@ from stratalog.format import metadata
 from stratalog.fs import FileSystem, RealFileSystem
 from stratalog.log import names
 from stratalog.log.context import Clock
-from stratalog.log.names import SEGMENT_KINDS, Kind
+from stratalog.log.names import LOCK, SEGMENT_KINDS, Kind
 from stratalog.log.read.gaps import check_complete
 from stratalog.log.read.list_offsets import read_epochs
 from stratalog.log.segment.directory_state import (
@@ -109,7 +109,7 @@ class Source:
         try:
             epoch = metadata.parse_clean_shutdown(fs.read_file(where.file(metadata.CLEAN_SHUTDOWN)))
         except FileNotFoundError:
-            holder = fs.lock_holder(where.file(logdir.LOCK))
+            holder = fs.lock_holder(where.file(LOCK))
             return holder is None or "started" in holder
         return epoch == logdir.OUR_BROKER_EPOCH
 
@@ -337,7 +337,7 @@ def settle(source: Store | Paths, fs: FileSystem | None = None) -> None:
             return
         fs = fs or RealFileSystem()
         for path in path_list(fs, source):
-            holder = fs.lock_holder(f"{path}/{logdir.LOCK}")
+            holder = fs.lock_holder(f"{path}/{LOCK}")
             address = holder.get("control") if holder is not None else None
             if isinstance(address, str):
                 with closing(ControlClient(address, None, SETTLE_TIMEOUT_S)) as client:

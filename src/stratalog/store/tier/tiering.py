@@ -88,7 +88,8 @@ class Tiering:
     def attach(self, writer: PartitionWriter, entry: TopicEntry) -> None:
         """Give a writer that was just opened what the archive has.
 
-        By the local copy: no request is made, and an archive out of reach is no reason not to open.
+        By the local copy: no request is made unless that is damaged or gone, and an archive out of reach is
+        no reason not to open.
         """
         if entry.id is None:
             return
@@ -97,7 +98,8 @@ class Tiering:
         tier = self._tier(*key)
         if tier is None or tier.closed or tier.directory != writer.directory or tier.archive is not archive:
             tier = Tier(self._context, writer.directory, archive)
-            tier.load()  # not under the lock: a damaged copy makes it ask the archive
+            lacks = writer.local_segments()[0].base_offset > writer.segment_list.deleted_to
+            tier.load(lacks_its_start=lacks)  # not under the lock: it may ask the archive
             with self._lock:
                 self._tiers[key] = tier
         tier.describe(entry.partitions, dict(entry.overrides))

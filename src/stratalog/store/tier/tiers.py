@@ -116,23 +116,32 @@ class Tier:
     def local_start_offset(self) -> int:
         return self._known[1]
 
-    def load(self) -> None:
-        """Take what the local copy says; the archive counts from the first use on."""
+    def load(self, *, lacks_its_start: bool = False) -> None:
+        """Take what the local copy says; the archive counts from the first use on.
+
+        A copy that is damaged, or is gone although the files here lack the start of the log, is no answer:
+        the archive is asked at once.
+        """
         try:
             copy = read_local_copy(self._context.fs, self.directory)
         except FormatError as error:
             self._context.warn(f"{error}; the archive is asked instead")
             with self._mutex:
                 self._known, self._confirmed = (None, 0), False
-            try:
-                self.confirm()
-            except ArchiveError as unreachable:
-                self._context.warn(f"{self.directory}: what is archived is not known: {unreachable}")
+            self._ask()
             return
         if copy is not None:
             with self._mutex:
                 self._known, self._confirmed = (copy.manifest, copy.local_start_offset), False
             self._saved = copy.manifest
+        elif lacks_its_start:
+            self._ask()
+
+    def _ask(self) -> None:
+        try:
+            self.confirm()
+        except ArchiveError as unreachable:
+            self._context.warn(f"{self.directory}: what is archived is not known: {unreachable}")
 
     def save(self, local_start: int = 0) -> None:
         """Write the local copy; from then on what ends at or below ``local_start`` is no longer local."""
