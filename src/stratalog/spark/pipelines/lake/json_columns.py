@@ -438,6 +438,7 @@ _MOMENT = re.compile(
 _SPACE = re.compile(r"[ \t\n\r]*")
 _ONLY_ARROW = re.compile("Inf|NaN")
 """Numbers that Arrow's parser takes in forms that Python's does not."""
+_WRITER = json.JSONEncoder(ensure_ascii=False, default=float)
 _PLAINLY, _EXACTLY = json.JSONDecoder(), json.JSONDecoder(parse_float=Decimal)
 
 
@@ -449,7 +450,7 @@ class _Found:
         """Rows that are no JSON object, with the reason."""
         self.misfits: dict[int, list[int]] = {}
         """Rows with values that do not fit, and the columns of these values."""
-        self._schema = schema
+        self._fields = list(schema)
         self._decoder = _EXACTLY if _has_decimals(schema) else _PLAINLY
         rows = _not_plain(values, schema)
         self._objects = {row: self._object(row, texts[row]) for row in rows}
@@ -482,12 +483,12 @@ class _Found:
         """Return why a row does not fit."""
         return "does not fit the schema: " + "; ".join(
             f"{field.name} is {_excerpt(self._objects[row][field.name])}, expected {ddl_of(field.type)}"
-            for field in (self._schema.field(at) for at in self.misfits[row])
+            for field in map(self._fields.__getitem__, self.misfits[row])
         )
 
 
 def _excerpt(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=float)
+    text = _WRITER.encode(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
@@ -518,10 +519,12 @@ class _Check:
 
     def misfits(self, column: list[Any]) -> Sequence[int]:
         """Return the rows whose value does not fit."""
-        kinds = set(map(type, column))
-        kinds.discard(type(None))
-        if not kinds or (kinds <= self.kinds and self.all_fit([v for v in column if v is not None])):
-            return ()
+        right = [value for value in column if type(value) in self.kinds]
+        if not right or self.all_fit(right):
+            kinds = {*self.kinds, type(None)}
+            if kinds.issuperset(map(type, column)):
+                return ()
+            return [row for row, value in enumerate(column) if type(value) not in kinds]
         return [row for row, value in enumerate(column) if not self(value)]
 
 
