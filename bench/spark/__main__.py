@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sizes = (SMALL if options.small else FULL).only(options.topic)
     repeat = options.repeat or sizes.repeat
     where = Path(options.dir or KEEP)
-    where.mkdir(parents=True, exist_ok=True)
+    for folder in (where, KEEP):
+        folder.mkdir(parents=True, exist_ok=True)
     base = Path(tempfile.mkdtemp(prefix="spark-", dir=where))
     began = time.monotonic()
     try:

@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from stratalog.config import BrokerConfig
 from stratalog.errors import NotFoundError, UnknownPartitionError
 from stratalog.format.metadata import id_to_text
-from stratalog.fs import RealFileSystem
+from stratalog.fs import FileSystem, RealFileSystem
 from stratalog.log.read.list_offsets import offset_for_time
 from stratalog.log.read.reader import Isolation
 from stratalog.log.segment.directory_state import segment_states
@@ -26,7 +27,17 @@ from stratalog.store.read_only import ArchiveView, ReadOnlyLogs, View
 from stratalog.store.settings import remembered
 
 LIFE_S = 30.0
-"""How long opened logs are used again; then they are opened anew."""
+"""How long opened logs are used again; then it is asked whether they may stay open."""
+
+
+class _Opened(NamedTuple):
+    config: BrokerConfig
+    inodes: tuple[int, ...]
+
+
+def _opened(fs: FileSystem, where: Where) -> _Opened:
+    given = remembered(fs, where.paths).explicit | dict(where.config)
+    return _Opened(BrokerConfig.parse(given), tuple(fs.stat(path).inode for path in where.paths))
 
 
 class Logs(ReadOnlyLogs):
@@ -37,8 +48,17 @@ class Logs(ReadOnlyLogs):
         for path in where.paths:
             if not fs.exists(path):
                 raise NotFoundError(f"option 'path': no log directory at {path}, takes one that exists")
-        given = remembered(fs, where.paths).explicit | dict(where.config)
-        super().__init__(BrokerConfig.parse(given), where.paths, where.archive, fs=fs)
+        self._where = where
+        self._opened = _opened(fs, where)
+        super().__init__(self._opened.config, where.paths, where.archive, fs=fs)
+
+    def may_stay(self) -> bool:
+        """Return whether logs opened now would be the same: the topics of an archive are listed once, those
+        of directories again with each `look`."""
+        try:
+            return not self._where.archive and _opened(self.context.fs, self._where) == self._opened
+        except FileNotFoundError:
+            return False
 
     def choose(self, subscription: Subscription) -> list[Pair]:
         """Return the partitions of a subscription, sorted. Named topics and partitions must exist."""
@@ -143,14 +163,17 @@ _kept_lock = threading.Lock()
 
 @contextmanager
 def opened(where: Where) -> Iterator[Logs]:
-    """Yield the logs, opened at most once in `LIFE_S` in this process; closed when old and unused."""
+    """Yield the logs, opened at most once in `LIFE_S` in this process; those of before are closed when
+    unused."""
     with _kept_lock:
         kept = _kept.get(where)
         if kept is not None and time.monotonic() - kept.since_s > LIFE_S:
-            del _kept[where]
-            if not kept.users:
-                kept.logs.close()
-            kept = None
+            kept.since_s = time.monotonic()
+            if not kept.logs.may_stay():
+                del _kept[where]
+                if not kept.users:
+                    kept.logs.close()
+                kept = None
         if kept is not None:
             kept.logs.look()
         else:

@@ -643,12 +643,14 @@ class Exporting:
         files = date_files(self.target, prefix, topic, compression=self.wanted.compression, span=span)
         letters = LetterFile(self.target, f"{LETTERS_PLACE}/{self.run}/{prefix}.parquet")
         misfits: Counter[str] = Counter()
+        doubtful = False
         for part in ranges:
             for batch in self._read(logs, part):
                 if payload is not None:
-                    decoded = decode(batch, payload, self.wanted.on_misfit)
+                    decoded = decode(batch, payload, self.wanted.on_misfit, doubtful=doubtful)
                     letters.add(part, decoded.failed, decoded.reasons)
                     misfits += decoded.misfits
+                    doubtful = bool(misfits or decoded.reasons)
                     batch = decoded.rows
                     if not self.wanted.keep_value:
                         batch = batch.drop_columns(["value"])

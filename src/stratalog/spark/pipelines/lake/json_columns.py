@@ -5,11 +5,12 @@ value (a tombstone) has nulls. A value fits its column if the JSON has the colum
 number should be is a misfit, and so is a number that is out of range. What a record becomes depends on the
 record alone.
 
-A batch is parsed at once by Arrow. Only if something in it is wrong, its records are looked at. Most of them
-have only members that plainly fit, which a regular expression tells in a tenth of a parser's time. For the
-others Python's parser finds the values that do not fit, column by column. Arrow then parses the records
-again, each without the columns that do not fit it. So a misfit costs little more than a value that fits.
-Where the two parsers disagree (a field twice, half a surrogate pair), Arrow decides, record by record.
+A batch is parsed at once by Arrow. Only if something in it is wrong, or was in a batch before it, its records
+are looked at first. Most of them have only members that plainly fit, which a regular expression tells in a
+fifth of the parser's time. For the others Python's parser finds the values that do not fit, column by column.
+Arrow then parses the records at once, and others by themselves, without the columns that do not fit them. So
+a misfit costs little more than a value that fits. Where the two parsers disagree (a field twice, half a
+surrogate pair), Arrow decides, record by record.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
@@ -37,8 +39,6 @@ a row in which a STRING column takes the value's JSON text (a dead letter for co
 OWN = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers", "date")
 """Names a payload's field cannot have in the output; there it gets the prefix."""
 PREFIX = "value_"
-_PART = 4096
-"""So many records of a batch that does not decode are looked at together."""
 _TYPES = {
     "BOOLEAN": pa.bool_(),
     "TINYINT": pa.int8(),
@@ -205,12 +205,16 @@ class Decoded:
     """How many values did not fit, by column."""
 
 
-def decode(batch: pa.RecordBatch, payload: Payload, on_misfit: str = "dead-letter") -> Decoded:
-    """Decode the values of a batch; ``on_misfit`` is one of `ON_MISFIT`."""
+def decode(
+    batch: pa.RecordBatch, payload: Payload, on_misfit: str = "dead-letter", *, doubtful: bool = False
+) -> Decoded:
+    """Decode the values of a batch; ``on_misfit`` is one of `ON_MISFIT`.
+
+    ``doubtful``: look for what does not fit at once, without trying whether all fit. The result is the same.
+    """
     values = batch.column("value")
     present = pc.is_valid(values)
-    texts = values.filter(present).to_pylist()
-    parsed = _parse(texts, payload.schema, on_misfit)
+    parsed = _parse(values.filter(present), payload.schema, on_misfit, doubtful=doubtful)
     kept = batch
     failed = pc.indices_nonzero(present).take(pa.array(sorted(parsed.bad), pa.int64()))
     if parsed.bad:
@@ -237,37 +241,31 @@ class _Parsed:
     misfits: Counter[int] = field(default_factory=Counter)
 
 
-def _parse(texts: list[bytes], schema: pa.Schema, on_misfit: str) -> _Parsed:
-    """Decode texts: all at once, else in smaller parts of which some may be right as a whole."""
-    try:
-        return _Parsed(_parse_block(texts, schema))
-    except pa.ArrowInvalid:
-        if len(texts) <= _PART:
-            return _sort_out(texts, schema, on_misfit)
-    done, pieces = _Parsed(_nothing(schema)), []
-    for start in range(0, len(texts), _PART):
-        part = _parse(texts[start : start + _PART], schema, on_misfit)
-        done.bad |= {start + row: reason for row, reason in part.bad.items()}
-        done.misfits += part.misfits
-        pieces.append(part.columns)
-    done.columns = pa.concat_batches(pieces)
-    return done
+def _parse(values: pa.Array, schema: pa.Schema, on_misfit: str, *, doubtful: bool) -> _Parsed:
+    """Decode texts: all at once if all fit."""
+    texts = values.to_pylist()
+    if not doubtful:
+        with suppress(pa.ArrowInvalid):
+            return _Parsed(_parse_block(texts, schema))
+    return _sort_out(values, texts, schema, on_misfit)
 
 
-def _sort_out(texts: list[bytes], schema: pa.Schema, on_misfit: str) -> _Parsed:
-    """Decode texts of which some are not JSON or have values that do not fit."""
-    found = _Found(texts, schema)
+def _sort_out(values: pa.Array, texts: list[bytes], schema: pa.Schema, on_misfit: str) -> _Parsed:
+    """Decode texts of which some may be no JSON or have values that do not fit."""
+    found = _Found(values, texts, schema)
     done = _Parsed(_nothing(schema), found.bad)
     done.misfits.update(at for columns in found.misfits.values() for at in columns)
-    fitting = [row for row in range(len(texts)) if row not in found.misfits and row not in found.bad]
-    groups: dict[tuple[int, ...], list[int]] = {(): fitting} if fitting else {}
+    wrong_rows = found.misfits.keys() | found.bad.keys()
+    fitting = [row for row in range(len(texts)) if row not in wrong_rows] if wrong_rows else range(len(texts))
+    groups: dict[tuple[int, ...], list[int]] = {}
     for row, columns in found.misfits.items():
         if _kept(columns, schema, on_misfit):
             groups.setdefault(tuple(columns), []).append(row)
         else:
             done.bad[row] = found.reason(row)
-    pieces, order = [], []
-    for wrong, rows in groups.items():
+    pieces: list[pa.RecordBatch] = []
+    order: list[int] = []
+    for wrong, rows in (((), fitting), *groups.items()):
         rest = pa.schema([each for at, each in enumerate(schema) if at not in wrong])
         for own, part in _parse_parts(texts, rows, rest):
             if isinstance(part, str):
@@ -309,8 +307,8 @@ def _kept(columns: Sequence[int], schema: pa.Schema, on_misfit: str) -> bool:
 
 
 def _parse_parts(
-    texts: list[bytes], rows: list[int], schema: pa.Schema
-) -> Iterator[tuple[list[int], pa.RecordBatch | str]]:
+    texts: list[bytes], rows: Sequence[int], schema: pa.Schema
+) -> Iterator[tuple[Sequence[int], pa.RecordBatch | str]]:
     """Decode the texts of these rows; yield rows with their columns, and single ones with the reason why they
     cannot be decoded.
 
@@ -440,21 +438,21 @@ _MOMENT = re.compile(
 _SPACE = re.compile(r"[ \t\n\r]*")
 _ONLY_ARROW = re.compile("Inf|NaN")
 """Numbers that Arrow's parser takes in forms that Python's does not."""
+_WRITER = json.JSONEncoder(ensure_ascii=False, default=float)
 _PLAINLY, _EXACTLY = json.JSONDecoder(), json.JSONDecoder(parse_float=Decimal)
 
 
 class _Found:
     """What Python's parser finds wrong in a list of texts."""
 
-    def __init__(self, texts: list[bytes], schema: pa.Schema) -> None:
+    def __init__(self, values: pa.Array, texts: list[bytes], schema: pa.Schema) -> None:
         self.bad: dict[int, str] = {}
         """Rows that are no JSON object, with the reason."""
         self.misfits: dict[int, list[int]] = {}
         """Rows with values that do not fit, and the columns of these values."""
-        self._schema = schema
+        self._fields = list(schema)
         self._decoder = _EXACTLY if _has_decimals(schema) else _PLAINLY
-        plain = _plain(texts, schema)
-        rows = [row for row in range(len(texts)) if not plain[row]]
+        rows = _not_plain(values, schema)
         self._objects = {row: self._object(row, texts[row]) for row in rows}
         for at, each in enumerate(schema):
             column = [one.get(each.name) for one in self._objects.values()]
@@ -485,12 +483,12 @@ class _Found:
         """Return why a row does not fit."""
         return "does not fit the schema: " + "; ".join(
             f"{field.name} is {_excerpt(self._objects[row][field.name])}, expected {ddl_of(field.type)}"
-            for field in (self._schema.field(at) for at in self.misfits[row])
+            for field in map(self._fields.__getitem__, self.misfits[row])
         )
 
 
 def _excerpt(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=float)
+    text = _WRITER.encode(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
@@ -521,10 +519,12 @@ class _Check:
 
     def misfits(self, column: list[Any]) -> Sequence[int]:
         """Return the rows whose value does not fit."""
-        kinds = set(map(type, column))
-        kinds.discard(type(None))
-        if not kinds or (kinds <= self.kinds and self.all_fit([v for v in column if v is not None])):
-            return ()
+        right = [value for value in column if type(value) in self.kinds]
+        if not right or self.all_fit(right):
+            kinds = {*self.kinds, type(None)}
+            if kinds.issuperset(map(type, column)):
+                return ()
+            return [row for row, value in enumerate(column) if type(value) not in kinds]
         return [row for row, value in enumerate(column) if not self(value)]
 
 
@@ -574,20 +574,23 @@ _MOST_PATTERN = 20_000
 """A longer pattern is not tried: every level of a schema doubles it."""
 
 
-def _plain(texts: list[bytes], schema: pa.Schema) -> Sequence[bool]:
-    """Tell which texts are objects whose members are of the schema and fit beyond doubt.
+def _not_plain(values: pa.Array, schema: pa.Schema) -> list[int]:
+    """Return the rows of texts that may be something else than objects whose members are of the schema and
+    fit beyond doubt.
 
-    False says nothing: the member of another name, an escape in a text, or a number close to the limits.
+    A row says nothing: it may have a member of another name, an escape in a text, or a number close to the
+    limits.
     """
     pattern = _object_pattern(schema)
+    every = list(range(len(values)))
     if len(pattern) > _MOST_PATTERN:
-        return [False] * len(texts)
+        return every
     try:
-        found = pa.array(texts, pa.binary()).cast(pa.string())
-        plain: list[bool] = pc.match_substring_regex(found, rf"\A{_S}{pattern}{_S}\z").to_pylist()
+        plain = pc.match_substring_regex(values.cast(pa.string()), rf"\A{_S}{pattern}{_S}\z")
     except pa.ArrowInvalid:  # one is not UTF-8
-        return [False] * len(texts)
-    return plain
+        return every
+    rows: list[int] = pc.indices_nonzero(pc.invert(plain)).to_pylist()
+    return rows
 
 
 def _object_pattern(fields: Iterable[pa.Field]) -> str:
