@@ -245,13 +245,19 @@ class World:
         self.judged.add((state, how))
 
     def _state(self, memory: MemoryFileSystem, cloud: MemoryFileSystem, model: Model) -> bytes:
-        """Tell this state of the disks, together with what is asked of it, from every other one."""
-        digest = hashlib.blake2b(f"{model.told()} {self.clock.now_ns()}".encode(), digest_size=16)
+        """Tell this state of the disks, together with what is asked of it, from every other one.
+
+        Files have the same times if these have the same milliseconds and the same order. What a lock says of
+        its dead holder is nothing.
+        """
+        digest = hashlib.blake2b(f"{model.told()} {self.clock.now_ms()}".encode(), digest_size=16)
         for fs in (memory, cloud):
-            for path in _tree(fs, "/"):
-                stat = fs.stat(path)
-                digest.update(f"\n{path} {stat.size} {stat.mtime_ns} {stat.is_dir}\n".encode())
-                if not stat.is_dir:
+            stats = {path: fs.stat(path) for path in _tree(fs, "/")}
+            order = {at: n for n, at in enumerate(sorted({stat.mtime_ns for stat in stats.values()}))}
+            for path, stat in stats.items():
+                time = f"{stat.mtime_ns // 1_000_000} {order[stat.mtime_ns]}"
+                digest.update(f"\n{path} {stat.size} {time} {stat.is_dir}\n".encode())
+                if not stat.is_dir and not path.endswith("/.lock"):
                     digest.update(fs.read_file(path))
         return digest.digest()
 
