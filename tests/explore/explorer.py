@@ -32,7 +32,6 @@ from stratalog.fs import SurvivorMode
 from stratalog.testing.locks import LockChecker, LockViolationError
 from tests.explore.schedules import Schedule, ScheduleError, repeatable_draws
 from tests.explore.world import BESIDE, ENDS, OPERATIONS, Judged, World, WorldError, allowed, world_of
-from tests.known_lock_violations import KNOWN
 
 Pair = tuple[str, str]
 THINNED = 3
@@ -180,7 +179,7 @@ def slice_of(seed: int, size: int) -> list[tuple[Pair, Point]]:
 def main(arguments: list[str]) -> int:
     logging.getLogger("stratalog").setLevel(logging.CRITICAL)
     asked = " ".join(arguments).strip()
-    with LockChecker(KNOWN).active() as checker:
+    with LockChecker().active() as checker:
         if "@" in asked:
             left, _, second = asked.partition(" x ")
             first, _, at = left.partition("@")
