@@ -13,7 +13,7 @@ import stratalog
 from stratalog import locks
 from stratalog.fs import MemoryFileSystem
 from stratalog.locks import Io
-from stratalog.testing.locks import Known, LockChecker, LockViolationError
+from stratalog.testing.locks import LockChecker, LockViolationError
 
 SOURCE = Path(stratalog.__file__).parent
 ENGINE = [path for room in ("log", "store", "archive") for path in sorted((SOURCE / room).rglob("*.py"))]
@@ -114,19 +114,6 @@ def test_another_thread_is_not_held_responsible(checker: LockChecker) -> None:
         thread.start()
         thread.join()
     assert not errors
-
-
-def test_a_known_violation_passes_where_it_is_known() -> None:
-    def settle() -> None:
-        with locks.rlock("partition"):
-            fs.sync_dir("/")
-
-    fs = MemoryFileSystem()
-    with LockChecker([Known("partition", "SYNC", "settle", "being repaired")]).active() as checker:
-        settle()
-        assert len(checker.seen_known) == 1
-        with locks.rlock("partition"), pytest.raises(LockViolationError):
-            fs.sync_dir("/")
 
 
 def test_the_engine_makes_its_locks_here_and_the_table_has_no_idle_row() -> None:

@@ -4,9 +4,8 @@
 each kind of crash would leave and judges them. Failures are gathered, each with the point and the seed
 that show it again.
 
-The workload has one thread on purpose. Two threads are the explorer's (`tests/explore`): it stops one
-operation before each of its filesystem calls, runs another one, and crashes there and when both are done.
-Many threads of a real process are killed by `kill_campaign`.
+The workload has one thread, so that every call of it is a point. Several threads are stopped at random calls
+by `threads`, two at every call by the explorer (`tests/explore`), those of a real process by `kill_campaign`.
 """
 
 from __future__ import annotations

@@ -1,21 +1,25 @@
 """Two operations interleaved: the first stops before its k-th filesystem call, then the second runs.
 
 Or before it takes a lock for the k-th time: what it read before may be out of date under the lock.
-It then goes on, or it is interrupted: by Ctrl-C as that call returns, or instead of taking that lock.
+It then goes on, or it is interrupted: by Ctrl-C, as that call returns.
 The second runs until it ends or waits for a lock or a condition, which checked locks tell; a wait they cannot
 see (a pool, a thread) counts after `BLIND_WAIT_S` without a filesystem call. Nothing else decides the order:
-a schedule named ``append@7 x delete_records``, ``append@lock7 x ...`` or ``append@7^C x ...`` runs the same
-way again.
+a schedule named ``append@7 x delete_records``, ``append@lock7 x ...`` or ``append@7^C x ...`` runs the
+same way again.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
+import random
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest import mock
 
 from stratalog.testing import SimulatedCrash
 from stratalog.testing.locks import LockChecker
@@ -63,14 +67,9 @@ class Schedule:
     def _before_lock(self, name: str) -> None:
         if self._at_locks and threading.current_thread() is self._first:
             self._count(f"the lock {name!r}")
-            self._interrupt_if_due()
 
     def _after_call(self) -> None:
         if self._due and threading.current_thread() is self._first:
-            self._interrupt_if_due()
-
-    def _interrupt_if_due(self) -> None:
-        if self._due:
             self._due, self.interrupted = False, True
             raise KeyboardInterrupt(f"at {self.paused_at}")
 
@@ -150,6 +149,21 @@ class Schedule:
             if thread is not None and frame is not None:
                 told.append(f"{thread.name}:\n" + "".join(traceback.format_stack(frame)[-8:]))
         return "\n".join(told)
+
+
+@contextmanager
+def repeatable_draws() -> Iterator[None]:
+    """Draw random names from a seed, for each kind of thread: a schedule leaves the same files again."""
+    streams: dict[str, random.Random] = {}
+
+    def draw(count: int) -> bytes:
+        name = threading.current_thread().name.strip("_-0123456789")
+        if name not in streams:
+            streams[name] = random.Random(name)
+        return streams[name].randbytes(count)
+
+    with mock.patch.object(os, "urandom", draw), mock.patch.object(random, "_urandom", draw):
+        yield
 
 
 def _stop(thread: threading.Thread | None) -> None:

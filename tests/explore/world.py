@@ -204,16 +204,16 @@ class World:
         with self.mutex:
             model = self.model.copy()
         for mode in modes:
-            memory, cloud = self._survivors(mode, seed)
+            memory, cloud = self.survivors(mode, seed)
+            half_written = _half_written(memory)
             self._judge(memory, cloud, model, mode)
-            half_written = _half_written(self.memory)
             if mode == "kill" and half_written:
                 path = half_written[seed % len(half_written)]
-                memory, cloud = self._survivors(mode, seed)
+                memory, cloud = self.survivors(mode, seed)
                 _spoil(memory, path, seed // len(half_written))
                 self._judge(memory, cloud, model, f"kill, {path} spoiled")
 
-    def _survivors(self, mode: SurvivorMode, seed: int) -> tuple[MemoryFileSystem, MemoryFileSystem]:
+    def survivors(self, mode: SurvivorMode, seed: int) -> tuple[MemoryFileSystem, MemoryFileSystem]:
         rng = random.Random(seed)
         return self.memory.survivor(mode, rng), self.cloud.survivor("kill", rng)
 
@@ -245,13 +245,19 @@ class World:
         self.judged.add((state, how))
 
     def _state(self, memory: MemoryFileSystem, cloud: MemoryFileSystem, model: Model) -> bytes:
-        """Tell this state of the disks, together with what is asked of it, from every other one."""
-        digest = hashlib.blake2b(f"{model.told()} {self.clock.now_ns()}".encode(), digest_size=16)
+        """Tell this state of the disks, together with what is asked of it, from every other one.
+
+        Files have the same times if these have the same milliseconds and the same order. What a lock says of
+        its dead holder is nothing.
+        """
+        digest = hashlib.blake2b(f"{model.told()} {self.clock.now_ms()}".encode(), digest_size=16)
         for fs in (memory, cloud):
-            for path in _tree(fs, "/"):
-                stat = fs.stat(path)
-                digest.update(f"\n{path} {stat.size} {stat.mtime_ns} {stat.is_dir}\n".encode())
-                if not stat.is_dir:
+            stats = {path: fs.stat(path) for path in _tree(fs, "/")}
+            order = {at: n for n, at in enumerate(sorted({stat.mtime_ns for stat in stats.values()}))}
+            for path, stat in stats.items():
+                time = f"{stat.mtime_ns // 1_000_000} {order[stat.mtime_ns]}"
+                digest.update(f"\n{path} {stat.size} {time} {stat.is_dir}\n".encode())
+                if not stat.is_dir and not path.endswith("/.lock"):
                     digest.update(fs.read_file(path))
         return digest.digest()
 
@@ -293,7 +299,7 @@ class World:
             raise WorldError(f"{self.store.open_files()} files are still open")
         if not self.interrupted:
             self._nothing_left()
-        memory, cloud = self._survivors("kill", 0)
+        memory, cloud = self.survivors("kill", 0)
         state = self._state(memory, cloud, model)
         if (state, "closed") not in self.judged:
             self.store = self.opened(self.fs, self.cloud_fs)
@@ -738,14 +744,21 @@ def _split(world: World) -> None:
         append(world, key=HOT if at % 3 == 0 else b"k%d" % (at % 5))
 
 
-def world_of(first: str, second: str, judged: Judged) -> World:
-    kind = kind_of(first, second)
+def world_of_kind(kind: str, judged: Judged) -> World:
+    """A store of its own, with a topic of this kind."""
     memory, cloud, model = base_of(kind)
     rng = random.Random(0)
     world = World(memory.survivor("kill", rng), cloud.survivor("kill", rng), model.copy(), judged)
     world.numbers, world.padding = 1000, 60
+    return world
+
+
+def world_of(first: str, second: str, judged: Judged) -> World:
+    """A store on which these two operations meet."""
+    kind = kind_of(first, second)
+    world = world_of_kind(kind, judged)
     if kind == "split":
-        world.delete_before = max(model.given) - 4
+        world.delete_before = max(world.model.given) - 4
     if {first, second} & BESIDE.keys():
         world.beside = world.opened(world.fs, world.cloud_fs, read_only=True)
         list(world.topic_of(True).read())  # it has been reading for a while

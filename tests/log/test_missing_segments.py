@@ -64,6 +64,8 @@ def scanned(topic: Topic, **options: Any) -> list[int]:
 READS: dict[str, Callable[[Store, Topic], object]] = {
     "read": lambda store, topic: list(topic.read()),
     "read in the gap": lambda store, topic: list(topic.read(0, 45, 50)),
+    "read since a time": lambda store, topic: list(topic.read(0, 5, since=NOW + 65)),
+    "read until a time": lambda store, topic: list(topic.read(0, 45, until=NOW + 30)),
     "scan": lambda store, topic: scanned(topic),
     "scan of a time": lambda store, topic: scanned(topic, since=NOW + 42, until=NOW + 44),
     "at": lambda store, topic: topic.at(45),

@@ -124,18 +124,26 @@ def test_a_missing_segment_is_named(tmp_path: Path, how: str, view: str, options
         rows(tmp_path / "log", schema=schema, view=view, subscribe="orders", **options)
 
 
+@pytest.mark.parametrize("after_s", [5, 25])
+@pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize("how", ["removed", "emptied"])
 def test_a_missing_segment_is_named_within_the_times_that_are_asked_for(
-    tmp_path: Path, how: str, parts: int
+    tmp_path: Path, how: str, parts: int, sealed: bool, after_s: int
 ) -> None:
+    """Also when all that is left before it is too early."""
     fill(tmp_path / "log", segments=4, records=10)
+    if not sealed:
+        for seal in (tmp_path / "log" / "orders-0").glob("*.seal"):
+            seal.unlink()
     log = tmp_path / "log" / "orders-0" / f"{20:020d}.log"
     for path in log.parent.glob(f"{log.stem}.*"):
         path.unlink()
     if how == "emptied":
         log.touch()
-    since = GreaterThanOrEqual(("timestamp",), UTC_EPOCH + dt.timedelta(milliseconds=START_MS + 5_000))
+    since = GreaterThanOrEqual(
+        ("timestamp",), UTC_EPOCH + dt.timedelta(milliseconds=START_MS + after_s * 1000)
+    )
     with pytest.raises(CorruptionError, match="offsets 20-29 are missing"):
         rows(tmp_path / "log", [since], subscribe="orders", minPartitions=parts)
 

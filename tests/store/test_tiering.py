@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 import traceback
 
 import pytest
@@ -80,6 +82,28 @@ def test_nothing_leaves_before_it_is_safe_in_the_archive(tiered: Tiered) -> None
     assert caught.value.url.endswith(gone)
     assert len(writer.local_segments()) == 4
     tiered.seal()
+    tiered.check()
+
+
+def test_a_segment_deleted_while_the_archive_is_asked_stays_deleted(tiered: Tiered) -> None:
+    """No lock that deletions need is held while the archive answers."""
+    tiered.seal(3)
+    tiered.archive()
+    writer = tiered.store.partitions.writer(TOPIC, 0)
+    deleting = threading.Thread(target=tiered.delete_records, args=(12,))
+
+    def meanwhile(request: str) -> None:
+        if request.startswith("list") and deleting.ident is None:
+            deleting.start()
+            patience = time.monotonic() + 10
+            while writer.local_segments()[0].base_offset == 0:
+                assert time.monotonic() < patience, "a deletion of records waits for the archive's answer"
+                time.sleep(0.001)
+
+    tiered.objects.before = meanwhile
+    gone = tiered.tiering.drop_local(writer, 36)
+    deleting.join()
+    assert [segment.base_offset for segment in gone] == [12, 24]
     tiered.check()
 
 

@@ -245,8 +245,9 @@ def _by_time(segment: Segment, start: int, end: int, since: int | None, until: i
         if since is not None and not segment.is_active:
             newest = segment.max_timestamp()
             if newest is not None and newest < since:
-                return
-            start = max(start, segment.first_offset_since(since))
+                start = max(start, segment.batches_end_offset())  # behind it: missing, no time rules it out
+            else:
+                start = max(start, segment.first_offset_since(since))
         if start < end:
             yield from _by_index(segment, start, end)
         return

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from stratalog import locks
 from stratalog.errors import ClosedError, CorruptionError, InvalidArgumentError, StratalogError, again
 from stratalog.log.arguments import Moment, check_number, wrong_type
+from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.follower import POLL_S, PartitionFollower
 from stratalog.log.read.list_offsets import offset_for_time
 from stratalog.log.read.reader import Isolation, SkipDamaged, check_start, read_records
@@ -382,15 +383,22 @@ def _run(part: Part, end: int | None, options: ReadOptions, stop: Stop) -> Itera
 
 
 def _ranges(part: Part, end: int | None, options: ReadOptions) -> list[tuple[int | None, int | None]]:
-    """Return the offsets to read: without segments whose records are all too early or too late."""
+    """Return the offsets to read: not the batches of segments whose records are all too early or too late.
+
+    What is missing behind such a segment is read all the same, and named: no time is known of it.
+    """
     ranges: list[tuple[int | None, int | None]] = []
     for number, segment in enumerate(part.view.segments()):
-        if segment.is_active or not _outside(segment, options):
-            last = None if segment.is_active else segment.next_offset
-            if ranges and ranges[-1][1] == segment.base_offset:
-                ranges[-1] = (ranges[-1][0], last)
-            else:  # None: the log start, which may lie inside the first segment
-                ranges.append((segment.base_offset if number else None, last))
+        begin = segment.base_offset if segment.is_active else _read_from(segment, options)
+        last = None if segment.is_active else segment.next_offset
+        if last is not None and begin >= last:
+            continue
+        # None: the log start, which may lie inside the first segment
+        first = begin if number or begin > segment.base_offset else None
+        if ranges and ranges[-1][1] == first:
+            ranges[-1] = (ranges[-1][0], last)
+        else:
+            ranges.append((first, last))
     start, most = part.offset or 0, 2**63 - 1 if end is None else end
     return [
         (first if part.offset is None else max(first or 0, start), min(most if last is None else last, most))
@@ -399,14 +407,19 @@ def _ranges(part: Part, end: int | None, options: ReadOptions) -> list[tuple[int
     ]
 
 
-def _outside(segment: Segment, options: ReadOptions) -> bool:
+def _read_from(segment: Segment, options: ReadOptions) -> int:
+    """Return where to begin with a segment: behind its batches if their times are not asked for."""
     try:
         info = segment.info()
+        low, high = info.min_timestamp, info.max_timestamp
+        too_late = low is not None and options.until is not None and low >= options.until
+        if too_late or (high is not None and options.since is not None and high < options.since):
+            if isinstance(segment, ArchivedSegment):
+                return segment.source.next_offset  # by the manifest: nothing is fetched
+            return segment.batches_end_offset()
     except (StratalogError, FileNotFoundError):
-        return False  # reading it tells
-    low, high = info.min_timestamp, info.max_timestamp
-    too_late = low is not None and options.until is not None and low >= options.until
-    return too_late or (high is not None and options.since is not None and high < options.since)
+        pass  # reading it tells
+    return segment.base_offset
 
 
 def _then(records: Iterable[Record], part: Part, end: int | None, stop: Stop) -> Iterator[Record]:

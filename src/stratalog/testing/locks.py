@@ -17,9 +17,9 @@ import functools
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from stratalog import locks
 from stratalog.archive.objects import DirectoryObjects, RemoteObjects
@@ -67,31 +67,16 @@ class LockViolationError(AssertionError):
     """A lock was taken out of order, or something was done under a lock that forbids it."""
 
 
-class Known(NamedTuple):
-    """A violation that is known and waits for its repair: no error is raised for it.
-
-    ``does`` is the name of a lock, or ``FILES``, ``SYNC`` or ``NETWORK``; ``inside`` a function on the stack,
-    or ``*``.
-    """
-
-    holding: str
-    does: str
-    inside: str
-    reason: str
-
-
 class LockChecker:
     """Makes checked locks, and records violations of their rules. Thread-safe."""
 
-    def __init__(self, known: Sequence[Known] = ()) -> None:
+    def __init__(self) -> None:
         self.violations: list[str] = []
         self.edges: set[tuple[str, str]] = set()
         """Every pair (held, taken) that was seen."""
         self.on_block: Callable[[bool], None] = lambda _: None
         self.on_take: Callable[[str], None] = lambda _: None
         self.on_done: Callable[[], None] | None = None
-        self.known = list(known)
-        self.seen_known: set[Known] = set()
         self._ranks = {rank.name: (number, rank.io) for number, rank in enumerate(locks.ORDER)}
         self._local = threading.local()
 
@@ -147,29 +132,22 @@ class LockChecker:
         """Raise if this thread holds a lock under which ``io`` is forbidden."""
         for each in self.held:
             if each.io < io and each is not waiting:
-                self._violation(each.name, io.name, f"{call} ({io.name}) under the lock {each.name!r}")
+                self._violation(f"{call} ({io.name}) under the lock {each.name!r}")
 
     def check_order(self, wanted: Any) -> None:
         """Raise if this thread must not take ``wanted`` now."""
         for each in self.held:
             self.edges.add((each.name, wanted.name))
             if each.rank >= wanted.rank:
-                self._violation(
-                    each.name, wanted.name, f"the lock {wanted.name!r} is taken under {each.name!r}"
-                )
+                self._violation(f"the lock {wanted.name!r} is taken under {each.name!r}")
 
     def rank(self, name: str) -> tuple[int, Io]:
         """Return the rank of a name and what may be done under it; KeyError if the table has no such row."""
         return self._ranks[name]
 
-    def _violation(self, holding: str, does: str, message: str) -> None:
-        functions = _functions_on_the_stack()
-        if _IN_A_HOOK in functions:
+    def _violation(self, message: str) -> None:
+        if _in_a_hook():
             return
-        for each in self.known:
-            if (each.holding, each.does) == (holding, does) and each.inside in functions:
-                self.seen_known.add(each)
-                return
         self.violations.append(message + "\n" + "".join(traceback.format_stack(limit=14)[:-3]))
         raise LockViolationError(message)
 
@@ -270,10 +248,10 @@ class CheckedCondition(locks.Condition):
             checker.on_block(False)
 
 
-def _functions_on_the_stack() -> set[str]:
-    found = {"*"}
+def _in_a_hook() -> bool:
     frame = sys._getframe(2)
     while frame is not None:
-        found.add(frame.f_code.co_name)
+        if frame.f_code.co_name == _IN_A_HOOK:
+            return True
         frame = frame.f_back  # type: ignore[assignment]
-    return found
+    return False

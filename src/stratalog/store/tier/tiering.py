@@ -249,28 +249,39 @@ class Tiering:
         now, with every object there.
         """
         tier = self._changeable(writer)
-        with tier.lock, writer.maintenance:
+        with tier.lock:
+            # The archive is asked before `maintenance` is taken: deletions of records need that lock.
             tier.archive.claim()  # only the archive's writer may count on it
-            end = None
-            for segment in writer.local_segments()[:-1]:
-                entry = copy_of(tier.manifest, segment)
-                if segment.next_offset is None or segment.next_offset > offset or entry is None:
-                    break
-                missing = tier.archive.missing(entry)
-                if missing:
-                    reason = (
-                        f"the manifest lists it, but the archive does not have it; {segment.path()} is kept"
-                    )
-                    raise ArchiveError(reason, url=missing[0])
-                end = segment.next_offset
-            if end is None:
-                return []
-            writer.settle_tail()
-            tier.save(end)
-            gone = writer.drop_local(end)
-            delay_s = writer.config.file_delete_delay_ms / 1000
-            self._context.deletions.add(self._context, writer.directory, gone, delay_s)
-            return gone
+            held = self._held_by_archive(tier, writer, offset)
+            with writer.maintenance:
+                end = None
+                for segment in writer.local_segments()[:-1]:
+                    entry = copy_of(tier.manifest, segment)
+                    if entry is None or entry not in held:  # replaced meanwhile
+                        break
+                    end = segment.next_offset
+                if end is None:
+                    return []
+                writer.settle_tail()
+                tier.save(end)
+                gone = writer.drop_local(end)
+                delay_s = writer.config.file_delete_delay_ms / 1000
+                self._context.deletions.add(self._context, writer.directory, gone, delay_s)
+                return gone
+
+    def _held_by_archive(self, tier: Tier, writer: PartitionWriter, offset: int) -> list[SegmentEntry]:
+        """Return the archive's copies of the oldest local segments below ``offset``, every object there."""
+        held: list[SegmentEntry] = []
+        for segment in writer.local_segments()[:-1]:
+            entry = copy_of(tier.manifest, segment)
+            if segment.next_offset is None or segment.next_offset > offset or entry is None:
+                break
+            missing = tier.archive.missing(entry)
+            if missing:
+                reason = f"the manifest lists it, but the archive does not have it; {segment.path()} is kept"
+                raise ArchiveError(reason, url=missing[0])
+            held.append(entry)
+        return held
 
     def drop_archived(self, writer: PartitionWriter, base_offsets: Collection[int]) -> None:
         """Remove the archive's copies of segments that are local: it is turned off for this topic."""
