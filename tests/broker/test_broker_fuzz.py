@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from stratalog import Broker, Store
-from stratalog.broker.connection import FIRST_BUFFER
+from stratalog.broker.loop import FIRST_BUFFER
 from stratalog.testing import ProcessBroker
 from stratalog.wire.messages import codec
 from tests.broker.test_broker_bytes import WAIT_S, Wire, batch, client, produce_fields
