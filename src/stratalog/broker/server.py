@@ -41,6 +41,8 @@ EVERYWHERE = ("", "0.0.0.0", "::")
 """What a broker may listen on, but no client can connect to from elsewhere."""
 ACCEPT_AGAIN_S = 0.5
 """How long nobody is accepted after no file descriptor was left."""
+MAX_ELEMENTS = 1 << 17
+"""Of all arrays of one request: what is read and answered for each keeps other clients waiting."""
 STOP_S = 5.0
 """How long a stop waits for requests at hand."""
 
@@ -481,7 +483,11 @@ class Broker:
         """Return a frame as a request; ValueError if it is none."""
         flexible = version in api.request.flexible
         header, at = self._headers.decode(frame, 2 if flexible else 1)
-        body, _ = api.request.decode(frame, version, at) if at < len(frame) else (api.request(), at)
+        body, _ = (
+            api.request.decode(frame, version, at, most=MAX_ELEMENTS)
+            if at < len(frame)
+            else (api.request(), at)
+        )
         return Request(self, connection, api, version, header, body)
 
 

@@ -410,7 +410,9 @@ class WirePlan:
         self, cls: type[Any], rows: Sequence[tuple[Any, ...]], defaults: Sequence[Any], flexible: bool
     ) -> None: ...
 
-def decode_message(plan: WirePlan, source: Bytes, start: int = 0, end: int = -1) -> tuple[Any, int]: ...
+def decode_message(
+    plan: WirePlan, source: Bytes, start: int = 0, end: int = -1, most: int = 0x7FFFFFFF
+) -> tuple[Any, int]: ...
 def encode_message(
     plan: WirePlan,
     value: Any,
