@@ -46,6 +46,10 @@ def serve(
             "Create a topic when a client asks for one that is not there. Default: do.",
         ),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        opt("--metrics-listen HOST:PORT", "Answer GET /metrics there, for Prometheus. Default: do not."),
+    ] = None,
     config: Annotated[
         Path | None,
         opt("--config FILE", "Settings by the names of Kafka's server.properties, one NAME=VALUE in a line."),
@@ -67,6 +71,7 @@ def serve(
     host, port = (
         settings.listener or _address("--listen", LISTEN) if listen is None else _address("--listen", listen)
     )
+    told = None if metrics is None else _address("--metrics-listen", metrics)
     advertised = settings.advertised if advertise is None else _address("--advertise", advertise)
     if settings.log_dirs and not session.given:
         session = replace(session, given=settings.log_dirs)
@@ -90,15 +95,24 @@ def serve(
             limits=settings.limits,
             auto_create_topics=settings.auto_create_topics if auto_create is None else auto_create,
         ) as broker,
+        contextlib.ExitStack() as beside,
     ):
+        facts: dict[str, object] = {"bootstrap_servers": broker.bootstrap_servers, "pid": os.getpid()}
+        if told is not None:
+            from stratalog.broker.metrics import PATH, MetricsServer
+
+            counted = beside.enter_context(MetricsServer(broker, told.host, told.port))
+            facts["metrics"] = "http://{}:{}{}".format(*counted.address, PATH)
         gc.freeze()  # the collector need not look at partitions while clients wait
         gc.enable()
         ready_s = round(time.monotonic() - began_s, 3)
-        facts = {"bootstrap_servers": broker.bootstrap_servers, "pid": os.getpid(), "ready_s": ready_s}
+        facts["ready_s"] = ready_s
         if session.json:
             print(json.dumps(facts), flush=True)
         else:
             note(f"ready: {broker.bootstrap_servers}, process {os.getpid()}, after {ready_s:.2f} s")
+            if told is not None:
+                note(f"metrics: {facts['metrics']}")
         with contextlib.suppress(KeyboardInterrupt):
             stopping.wait()
 
