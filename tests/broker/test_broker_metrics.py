@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stratalog import Broker, Store
-from stratalog.broker.metrics import CONTENT_TYPE, Metric, MetricsServer, text
+from stratalog.broker.operations.metrics import CONTENT_TYPE, Metric, MetricsServer, text
 from stratalog.errors import InvalidArgumentError
 from tests.broker.test_broker_bytes import batch, client, produce_fields
 from tests.broker.test_broker_settings import WAIT_S, refused, serve

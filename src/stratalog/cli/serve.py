@@ -20,8 +20,8 @@ from stratalog.cli.session import Session, command, opt
 from stratalog.errors import ConfigError, NotFoundError, StoreLockedError
 
 if TYPE_CHECKING:
+    from stratalog.broker.operations.settings import ServeSettings
     from stratalog.broker.server import Address
-    from stratalog.broker.settings import ServeSettings
 
 LISTEN = "127.0.0.1:9092"
 SWITCH_INTERVAL_S = 0.0005
@@ -99,7 +99,7 @@ def serve(
     ):
         facts: dict[str, object] = {"bootstrap_servers": broker.bootstrap_servers, "pid": os.getpid()}
         if told is not None:
-            from stratalog.broker.metrics import PATH, MetricsServer
+            from stratalog.broker.operations.metrics import PATH, MetricsServer
 
             counted = beside.enter_context(MetricsServer(broker, told.host, told.port))
             facts["metrics"] = "http://{}:{}{}".format(*counted.address, PATH)
@@ -119,7 +119,7 @@ def serve(
 
 def _settings(session: Session, path: Path | None) -> ServeSettings:
     """Return the settings of the file, the environment and ``--store-config``."""
-    from stratalog.broker.settings import Given, parse, read_properties
+    from stratalog.broker.operations.settings import Given, parse, read_properties
 
     given: dict[str, Given] = {}
     if path is not None:
@@ -134,7 +134,7 @@ def _settings(session: Session, path: Path | None) -> ServeSettings:
 
 
 def _address(option: str, text: str) -> Address:
-    from stratalog.broker.settings import parse_listener
+    from stratalog.broker.operations.settings import parse_listener
 
     try:
         return parse_listener(text)
