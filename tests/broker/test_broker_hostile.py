@@ -19,6 +19,7 @@ from stratalog import Broker, Record, Store
 from stratalog.broker.codes import Code
 from stratalog.broker.fetch import _Fetch
 from stratalog.broker.loop import EventLoop
+from stratalog.broker.server import MAX_ELEMENTS, OFF_LOOP_THREADS
 from stratalog.errors import InvalidArgumentError
 from stratalog.format.batch import encode_records
 from stratalog.wire.messages import codec
@@ -266,7 +267,7 @@ def test_nobody_joins_a_group_that_is_being_deleted(
         offsets = store.groups.offsets
         real = offsets.all
 
-        def slow() -> Any:
+        def slow(*groups: Any) -> Any:
             looking.set()
             go_on.wait(WAIT_S)
             return real()
@@ -335,6 +336,27 @@ def test_a_commit_that_waits_for_the_disk_keeps_nobody_else_waiting(
     assert answer.topics[0].partitions[0].error_code == 0
 
 
+def test_a_commit_that_was_checked_is_written_before_anything_else_happens(
+    wire: Wire, broker: Broker, store: Store
+) -> None:
+    """With ``flush.messages=1`` too: in a queue for another thread it could come behind the next owner's."""
+    store.create_topic("orders")
+    store.groups.offsets.topic_to_write()
+    store.alter_topic(OFFSETS, {"flush.messages": 1})
+    go_on = threading.Event()
+    try:
+        for _ in range(OFF_LOOP_THREADS):
+            broker.pool.submit(go_on.wait, WAIT_S)
+        wire.sock.settimeout(5)
+        answer = wire.ask("OffsetCommit", 7, **commit_fields("g"))
+        assert answer.topics[0].partitions[0].error_code == 0
+        committed = store.groups.offsets.committed("g", "orders", 0)
+        assert committed is not None
+        assert committed.offset == 3
+    finally:
+        go_on.set()
+
+
 def test_a_commit_of_an_unknown_generation_makes_no_group(wire: Wire, broker: Broker, store: Store) -> None:
     store.create_topic("orders")
     answer = wire.ask("OffsetCommit", 7, **commit_fields("nobody", 5))
@@ -357,3 +379,15 @@ def test_a_store_that_is_closed_first_closes_connections_in_order(
             assert wire.closed
     broker.stop()
     assert "unexpected" not in caplog.text
+
+
+def test_a_request_of_countless_elements_is_refused_before_they_are_made(
+    wire: Wire, broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One megabyte could hold a million of them: each takes time and memory, as do the answers."""
+    names = [metadata_topic(name="t") for _ in range(MAX_ELEMENTS + 1)]
+    wire.sock.sendall(wire.frame("Metadata", 12, topics=names, allow_auto_topic_creation=False))
+    assert wire.sock.recv(1) == b""
+    until(lambda: f"more than {MAX_ELEMENTS} elements in one message" in caplog.text)
+    with client(broker) as other:
+        assert other.ask("ApiVersions", 3).error_code == 0

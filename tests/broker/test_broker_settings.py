@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import stratalog
+from stratalog.broker.operations.settings import parse, parse_listener, read_properties
 from stratalog.broker.server import Address
-from stratalog.broker.settings import parse, parse_listener, read_properties
 from stratalog.errors import ConfigError
 from tests.broker.test_broker_admin import BROKER, described
 from tests.broker.test_broker_bytes import Wire

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -397,6 +398,36 @@ def test_a_duplicate_in_a_transaction_is_appended_once(wire: Wire, store: Store)
     assert made.produce(b"gap") is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert made.end() is OK
     assert seen(store) == [b"a"] * 6
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_sequence_that_was_given_up_with_its_transaction_is_refused(
+    tmp_path: Path, restarted: bool
+) -> None:
+    """Version 1 keeps the epoch; an answer of success would be for a record that is not there."""
+    path = tmp_path / "data"
+    made: Client
+    with ExitStack() as first:
+        store = first.enter_context(stratalog.open(path))
+        store.create_topic("orders")
+        wire = first.enter_context(client(first.enter_context(stratalog.serve(store))))
+        made = Client(wire, 1)
+        made.init()
+        made.add(0)
+        assert [made.produce(b"a"), made.produce(b"b"), made.end(commit=False)] == [OK] * 3
+        if restarted:
+            first.close()
+            store = first.enter_context(stratalog.open(path))
+            made.wire = first.enter_context(client(first.enter_context(stratalog.serve(store))))
+        made.add(0)
+        made.sequences[0] = 1  # the client never heard of b's answer
+        assert made.produce(b"c") is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+        made.sequences[0] = 2
+        assert made.produce(b"c") is OK
+        made.sequences[0] = 2
+        assert made.produce(b"c") is OK, "a retry within the transaction"
+        assert made.end() is OK
+        assert seen(store) == [b"c"]
 
 
 def test_produce_without_an_answer(wire: Wire, broker: Broker, store: Store) -> None:

@@ -172,6 +172,18 @@ def test_a_marker_keeps_sequences_in_its_epoch_and_ends_them_in_the_next() -> No
         state.validate(data(3, 1, epoch=1, txn=True))
 
 
+def test_a_sequence_from_before_the_marker_is_no_retry() -> None:
+    """librdkafka gives an unanswered batch up with its transaction and uses the sequence again (Kafka answers
+    that it has it: an acknowledged record that is not there)."""
+    state = state_after(data(0, 0, txn=True), data(1, 1, txn=True), marker(2, "abort"))
+    assert state.find_duplicate(data(9, 1, txn=True)) is None
+    with pytest.raises(OutOfOrderSequenceError):
+        state.validate(data(3, 1, txn=True))
+    state.update(data(3, 2, txn=True))
+    assert state.find_duplicate(data(9, 1, txn=True)) is None
+    assert state.find_duplicate(data(9, 2, txn=True)) == Duplicate(3, 3, 0)
+
+
 def test_plain_batches_do_not_fit_into_a_transaction() -> None:
     state = state_after(data(0, 0, txn=True))
     with pytest.raises(InvalidTxnStateError, match="open since offset 0"):

@@ -591,6 +591,29 @@ def test_a_foreign_directory_of_offsets_is_understood(store: Store, orders: Topi
     assert store.groups.offsets.all() == {}
 
 
+def test_one_group_is_looked_up_without_decoding_the_others(
+    store: Store, orders: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["g", "gg", "g1", "ü", "", "1" * 300]
+    kept = store.groups.offsets
+    for turn in range(3):
+        for at, name in enumerate(names):
+            kept.commit(name, {("orders", at % 3): turn, ("other", 0): at})
+    kept.forget("gg", {("orders", 1): None, ("other", 0): None})
+    everything, places = kept.all(), kept.places()
+    assert set(everything) == set(names) - {"gg"}
+    decoded: list[bytes] = []
+    real = offsets.parse_key
+    monkeypatch.setattr(offsets, "parse_key", lambda data: decoded.append(data) or real(data))  # type: ignore[func-returns-value]
+    for name in [*names, "nobody", "x" * 40_000]:
+        decoded.clear()
+        assert kept.all([name]).get(name) == everything.get(name)
+        assert kept.has(name) == (name in everything)
+        assert len(decoded) <= 2 * 8, "each of the two looks decodes the group's own records"
+        assert kept.places([name]).get(name) == places.get(name)
+    assert kept.all(["g", "ü"]) == {name: everything[name] for name in ("g", "ü")}
+
+
 def test_a_consumer_is_a_value_of_the_package(store: Store, orders: Topic) -> None:
     consumer = store.consumer("g", ["orders"])
     assert isinstance(consumer, Consumer)

@@ -236,3 +236,16 @@ def test_records_of_internal_topics() -> None:
     for broken in (b"", value[:-3], b"\x00\x63" + value[2:]):
         with pytest.raises(CorruptionError, match="cut short or garbled"):
             records.parse_value("offsets", "OffsetCommit", broken)
+
+
+@pytest.mark.parametrize("interpreted", [False, True])
+def test_elements_of_all_arrays_are_counted(interpreted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    [message] = [message for of, message in MESSAGES if message.name == "OffsetFetchRequest"]
+    made = on_plain_kernel(monkeypatch, message) if interpreted else Codec(message)
+    topic = made.struct("OffsetFetchRequestTopic")
+    data = made.encode(
+        made(group_id="g", topics=[topic(name=name, partition_indexes=[0, 1, 2]) for name in "abcd"]), 7
+    )
+    assert made.decode(data, 7, most=16)[0].topics[3].partition_indexes == (0, 1, 2)
+    with pytest.raises(ValueError, match=r"partition_indexes: more than 15 elements in one message"):
+        made.decode(data, 7, most=15)

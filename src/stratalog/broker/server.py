@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -41,6 +41,8 @@ EVERYWHERE = ("", "0.0.0.0", "::")
 """What a broker may listen on, but no client can connect to from elsewhere."""
 ACCEPT_AGAIN_S = 0.5
 """How long nobody is accepted after no file descriptor was left."""
+MAX_ELEMENTS = 1 << 17
+"""Of all arrays of one request: what is read and answered for each keeps other clients waiting."""
 STOP_S = 5.0
 """How long a stop waits for requests at hand."""
 
@@ -91,6 +93,17 @@ class Api(NamedTuple):
     advertised_low: int
 
 
+@dataclass(slots=True)
+class Counters:
+    """What was counted since the start. Changed by the loop alone, except ``errors``."""
+
+    requests: Counter[int] = field(default_factory=Counter)
+    """By key of the API."""
+    errors: Counter[str] = field(default_factory=Counter)
+    accepted: int = 0
+    refused: int = 0
+
+
 class Request:
     """One request, decoded. Its handler answers it once, from the loop's thread."""
 
@@ -126,6 +139,7 @@ class Request:
         code = code_of(error)
         if code in OURS or (code is Code.CORRUPT_MESSAGE and self.api.key != PRODUCE):
             name = self.api.request.name.removesuffix("Request")
+            self.broker.counters.errors[name] += 1
             kind = name, type(error), getattr(error, "errno", None)
             self.broker.troubles.tell_soon(kind, f"{name} failed: {error}")
         return code
@@ -297,6 +311,8 @@ class Broker:
         """What Metadata tells of each topic's partitions, as long as the store's topics are ``told_of``."""
         self.told_of: State | None = None
         self.connections: set[Connection] = set()
+        self.counters = Counters()
+        self.began_s = time.time()
         self._by_ip: Counter[str] = Counter()
         self.pool = ThreadPoolExecutor(OFF_LOOP_THREADS, thread_name_prefix="stratalog-broker-work")
         self._mover = ThreadPoolExecutor(1, thread_name_prefix="stratalog-broker-move")
@@ -416,6 +432,7 @@ class Broker:
                 or self._by_ip[ip] >= limits.max_connections_per_ip
             ):
                 sock.close()
+                self.counters.refused += 1
                 self.troubles.tell(
                     "refused",
                     f"a connection of {ip} was refused: {len(self.connections)} of max.connections="
@@ -432,6 +449,7 @@ class Broker:
             connection.last_used_s = time.monotonic()
             self.connections.add(connection)
             self._by_ip[ip] += 1
+            self.counters.accepted += 1
 
     def _gone(self, connection: Connection, why: str) -> None:
         self.connections.discard(connection)
@@ -460,6 +478,7 @@ class Broker:
         connection.last_used_s = self.loop.turn_s
         try:
             if self._shortcut.take(connection, frame):
+                self.counters.requests[PRODUCE] += 1
                 return
             self._handle_plain(connection, frame)
         except ClosedError as error:  # the program closed the store before it stopped the broker
@@ -478,13 +497,18 @@ class Broker:
             request = Request(self, connection, api, 0, header, None)
             metadata.unknown_version(request)
             return
+        self.counters.requests[key] += 1
         api.handle(self.request(connection, api, version, frame))
 
     def request(self, connection: Connection, api: Api, version: int, frame: memoryview) -> Request:
         """Return a frame as a request; ValueError if it is none."""
         flexible = version in api.request.flexible
         header, at = self._headers.decode(frame, 2 if flexible else 1)
-        body, _ = api.request.decode(frame, version, at) if at < len(frame) else (api.request(), at)
+        body, _ = (
+            api.request.decode(frame, version, at, most=MAX_ELEMENTS)
+            if at < len(frame)
+            else (api.request(), at)
+        )
         return Request(self, connection, api, version, header, body)
 
 

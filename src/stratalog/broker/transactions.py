@@ -8,13 +8,12 @@ them; in the second (KIP-890) what it writes names them, and each end brings a n
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stratalog.broker.codes import Code, code_of
-from stratalog.broker.groups.committed import collect, settle_refusal
+from stratalog.broker.groups.committed import collect, encoded, settle_refusal
 from stratalog.broker.metadata import INTERNAL, find_topic
 from stratalog.errors import (
     ClosedError,
@@ -26,7 +25,6 @@ from stratalog.errors import (
     StratalogError,
 )
 from stratalog.format import batch as batches
-from stratalog.model import Record
 from stratalog.store.groups.offsets import OFFSETS_TOPIC, partition_of
 from stratalog.store.transactions.state import (
     FIRST,
@@ -269,7 +267,9 @@ def _commit_offsets(request: Request, refused: Code) -> None:
             _join_with_offsets(request, SECOND)
         kept = store.groups.offsets.topic_to_write()
         number = partition_of(body.group_id, kept.partitions)
-        data = _encoded(rows, kept.config.max_message_bytes, body.producer_id, body.producer_epoch)
+        data = encoded(
+            rows, kept.config.max_message_bytes, body.producer_id, body.producer_epoch, transactional=True
+        )
         guard = partial(store.transactions.check_batch, body.transactional_id, (OFFSETS_TOPIC, number))
         kept.append_batches(number, data, origin="coordinator", guard=guard)
 
@@ -310,25 +310,6 @@ def _may_commit(request: Request) -> Code:
         body.group_id, body.member_id, body.group_instance_id, body.generation_id, OFFSET_COMMIT
     )
     return AS_IN_TRANSACTIONS.get(code, code)
-
-
-def _encoded(rows: Sequence[Record], max_bytes: int, producer_id: int, epoch: int) -> bytearray:
-    """Return records as transactional batches of a coordinator, which have no sequence."""
-    data, at = bytearray(), 0
-    while at < len(rows):
-        made, at = batches.encode_records(
-            rows,
-            at,
-            base_offset=0,
-            leader_epoch=0,
-            now_ms=int(time.time() * 1000),
-            max_bytes=max_bytes,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            transactional=True,
-        )
-        data += made.data
-    return data
 
 
 # -- what there is -------------------------------------------------------------------------------------------

@@ -9,7 +9,9 @@ cdef class Producer:
     cdef long long ring[20]  # of each batch: last sequence, last offset, offset delta, timestamp
 
     cpdef long long last_sequence(self)
-    cdef int slot_of(self, long long epoch, long long base_sequence, long long last_sequence) noexcept
+    cdef int slot_of(
+        self, long long epoch, long long base_sequence, long long last_sequence, bint transactional
+    ) noexcept
     cpdef int check(
         self, long long epoch, long long base_sequence, bint transactional, bint client
     ) noexcept

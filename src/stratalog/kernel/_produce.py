@@ -83,17 +83,29 @@ class Producer:
             return None
         return self.ring[i], self.ring[i + 1], self.ring[i + 2], self.ring[i + 3]
 
-    def find(self, epoch: cython.longlong, base_sequence: cython.longlong, last_sequence: cython.longlong):
+    def find(
+        self,
+        epoch: cython.longlong,
+        base_sequence: cython.longlong,
+        last_sequence: cython.longlong,
+        transactional: cython.bint,
+    ):
         """Return (base offset, last offset, timestamp) of a remembered batch, or None."""
-        i: cython.int = self.slot_of(epoch, base_sequence, last_sequence)
+        i: cython.int = self.slot_of(epoch, base_sequence, last_sequence, transactional)
         if i < 0:
             return None
         return self.ring[i + 1] - self.ring[i + 2], self.ring[i + 1], self.ring[i + 3]
 
-    def slot_of(self, epoch, base_sequence, last_sequence):
+    def slot_of(self, epoch, base_sequence, last_sequence, transactional):
+        """Return where a batch is in the ring; -1 if it is none of the last five.
+
+        One of a transaction is only compared with those of the transaction that is open: a sequence from
+        before the last marker that comes again is another record, of a client that gave the first one up.
+        Said to be there, it would be lost.
+        """
         k: cython.int
         i: cython.int
-        if epoch != self.epoch or base_sequence < 0:
+        if epoch != self.epoch or base_sequence < 0 or (transactional and self.txn_first_offset < 0):
             return -1
         for k in range(self.count):
             i = (self.newest + 5 - k) % 5 * 4
@@ -101,6 +113,7 @@ class Producer:
                 self.ring[i] == last_sequence
                 and (last_sequence - self.ring[i + 2]) & 0x7FFFFFFF == base_sequence
                 and self.ring[i] >= 0
+                and (not transactional or self.ring[i + 1] >= self.txn_first_offset)
             ):
                 return i
         return -1
@@ -393,7 +406,12 @@ class AppendInfo:
             if known is None:
                 return 0
             delta = self.table[3] - self.table[2]
-            k = known.slot_of(self.table[12], self.table[13], last_sequence_of(self.table[13], delta))
+            k = known.slot_of(
+                self.table[12],
+                self.table[13],
+                last_sequence_of(self.table[13], delta),
+                self.table[6] & 0x10 != 0,
+            )
             if k >= 0:
                 self.last_offset = known.ring[k + 1]
                 self.base_offset = known.ring[k + 1] - known.ring[k + 2]

@@ -16,6 +16,8 @@ cdef class Cursor:
     cdef const unsigned char *src
     cdef Py_ssize_t p
     cdef Py_ssize_t end
+    cdef Py_ssize_t most
+    cdef Py_ssize_t left
 
     cdef int need(self, Py_ssize_t size) except -1
     cdef long long varint(self) except? -2

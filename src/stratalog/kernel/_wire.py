@@ -94,7 +94,8 @@ def _fail(plan: WirePlan, i: cython.int, what):
 class Cursor:
     """Bytes with a place in them."""
 
-    def __init__(self, source, start, end):
+    def __init__(self, source, start, end, most):
+        self.most = self.left = most
         self.source = source
         if cython.compiled:
             self.view = source
@@ -214,6 +215,9 @@ class Cursor:
             least = _SIZES[kind]
         if n > (self.end - self.p) // least:
             _fail(plan, i, f"{n} elements in {self.end - self.p} bytes")
+        self.left -= n
+        if self.left < 0:
+            _fail(plan, i, f"more than {self.most} elements in one message")
         if not cython.compiled:
             return tuple([self.single(plan, i, False) for k in range(n)])
         made = stratalog_new_tuple(tuple, n)
@@ -281,15 +285,24 @@ class Cursor:
         return self.struct(plan), self.p
 
 
-def decode_message(plan: WirePlan, source, start: cython.Py_ssize_t = 0, end: cython.Py_ssize_t = -1):
-    """Return the message at ``start`` and the place behind it, which is at most ``end``."""
+def decode_message(
+    plan: WirePlan,
+    source,
+    start: cython.Py_ssize_t = 0,
+    end: cython.Py_ssize_t = -1,
+    most: cython.Py_ssize_t = 0x7FFFFFFF,
+):
+    """Return the message at ``start`` and the place behind it, which is at most ``end``.
+
+    Its arrays have at most ``most`` elements together: each takes many times its bytes in memory.
+    """
     if end < 0:
         end = len(source)
     if not 0 <= start < end <= len(source):
         if start == end and plan.least == 0 and 0 <= start <= len(source):
-            return Cursor(b"\0", 0, 0).read(plan)[0], start
+            return Cursor(b"\0", 0, 0, most).read(plan)[0], start
         raise ValueError(f"no bytes from {start} to {end}")
-    return Cursor(source, start, end).read(plan)
+    return Cursor(source, start, end, most).read(plan)
 
 
 @cython.cfunc

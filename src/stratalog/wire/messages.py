@@ -42,12 +42,15 @@ class Codec:
         """Return the class of a struct in this message."""
         return self._classes[name]
 
-    def decode(self, data: Any, version: int, start: int = 0, end: int = -1) -> tuple[Any, int]:
+    def decode(
+        self, data: Any, version: int, start: int = 0, end: int = -1, *, most: int = 0x7FFFFFFF
+    ) -> tuple[Any, int]:
         """Return the message in ``data`` from ``start`` on, and the place behind it.
 
-        Raise ValueError if the bytes are not such a message, or if there is no such version.
+        Raise ValueError if the bytes are not such a message, if its arrays have more than ``most`` elements
+        together, or if there is no such version.
         """
-        return kernel.decode_message(self._plan(version), data, start, end)
+        return kernel.decode_message(self._plan(version), data, start, end, most)
 
     def encode(
         self,

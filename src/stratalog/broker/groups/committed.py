@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 from stratalog.broker.codes import AGAIN_S, Code
 from stratalog.broker.metadata import NIL, find_topic, id_of
 from stratalog.errors import StratalogError
+from stratalog.format import batch as batches
 from stratalog.model import Record
-from stratalog.store.groups.offsets import CommittedOffset, Look, pack_key, pack_value, partition_of
+from stratalog.store.groups.offsets import (
+    OFFSETS_TOPIC,
+    CommittedOffset,
+    Look,
+    pack_key,
+    pack_value,
+    partition_of,
+)
 
 if TYPE_CHECKING:
     from stratalog.broker.server import Request
@@ -50,10 +59,6 @@ def _commit(request: Request, refused: Code) -> None:
     body, made, broker = request.body, request.response, request.broker
     rows, found = collect(request, refused, "OffsetCommit", body.generation_id_or_member_epoch)
 
-    def write() -> None:
-        kept = offsets.topic_to_write()
-        kept.append_many(rows, partition=partition_of(body.group_id, kept.partitions))
-
     def then(error: BaseException | None) -> None:
         if error is None:
             request.answer(made(topics=found))
@@ -76,18 +81,52 @@ def _commit(request: Request, refused: Code) -> None:
         )
         request.later(AGAIN_S, told)
 
+    def made_topic(topic: object) -> None:
+        if isinstance(topic, BaseException):
+            then(topic)
+        else:
+            offset_commit(request)  # the group may have changed meanwhile
+
     offsets = broker.store.groups.offsets
     if not rows:
         then(None)
-    elif offsets.waits_for_disk:
-        request.off_loop(write, then)
+    elif OFFSETS_TOPIC not in broker.store.partitions.entries:
+        request.off_loop(offsets.topic_to_write, made_topic)
     else:
+        # Written before anything else happens to the group, however long the disk takes.
         try:
-            write()
+            kept = offsets.topic_to_write()
+            number = partition_of(body.group_id, kept.partitions)
+            data = encoded(rows, kept.config.max_message_bytes)
+            placed = kept.append_batches(number, data, origin="coordinator", wait=False)
         except (StratalogError, OSError) as error:
             then(error)
         else:
-            then(None)
+            if placed.flush_due:
+                broker.syncs.add(kept, number, placed.last_offset + 1, then)
+            else:
+                then(None)
+
+
+def encoded(
+    rows: list[Record], max_bytes: int, producer_id: int = -1, epoch: int = -1, *, transactional: bool = False
+) -> bytearray:
+    """Return records as batches of a coordinator, which have no sequence."""
+    data, at = bytearray(), 0
+    while at < len(rows):
+        made, at = batches.encode_records(
+            rows,
+            at,
+            base_offset=0,
+            leader_epoch=0,
+            now_ms=int(time.time() * 1000),
+            max_bytes=max_bytes,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            transactional=transactional,
+        )
+        data += made.data
+    return data
 
 
 def collect(request: Request, refused: Code, api: str, epoch: int) -> tuple[list[Record], list[Any]]:
@@ -175,7 +214,7 @@ def _look(request: Request, group: str, topics: Any) -> tuple[Code, list[Any]]:
     store = request.broker.store
     try:
         if topics is None:
-            known = store.groups.offsets.all().get(group, {})
+            known = store.groups.offsets.all([group]).get(group, {})
             by_topic: dict[str, list[int]] = {}
             for name, number in sorted(known):
                 by_topic.setdefault(name, []).append(number)

@@ -126,6 +126,10 @@ class Groups:
         """Return every group, by name."""
         return [self._groups[name] for name in sorted(self._groups)]
 
+    def states(self) -> Counter[str]:
+        """Count groups by state; any thread may ask."""
+        return Counter(str(group.state.value) for group in list(self._groups.values()))
+
     @property
     def topics(self) -> CatalogTopics:
         """The topics there are; the same object until they change."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stratalog.broker.codes import Code
@@ -91,7 +92,7 @@ def describe_groups(request: Request) -> None:
     if all(request.broker.groups.get(name) is not None for name in request.body.groups):
         then({})
     else:
-        request.off_loop(request.broker.store.groups.offsets.all, then)
+        request.off_loop(partial(request.broker.store.groups.offsets.all, request.body.groups), then)
 
 
 def delete_groups(request: Request) -> None:
@@ -104,7 +105,7 @@ def delete_groups(request: Request) -> None:
     groups.being_deleted.update(names)
 
     def work() -> dict[str, Code]:
-        committed, codes = offsets.places(), {}
+        committed, codes = offsets.places(names), {}
         for name in names:
             codes[name] = Code.NON_EMPTY_GROUP if name in busy else Code.GROUP_ID_NOT_FOUND
             if name not in busy and name in committed:

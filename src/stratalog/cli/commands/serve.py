@@ -20,8 +20,8 @@ from stratalog.cli.session import Session, command, opt
 from stratalog.errors import ConfigError, NotFoundError, StoreLockedError
 
 if TYPE_CHECKING:
+    from stratalog.broker.operations.settings import ServeSettings
     from stratalog.broker.server import Address
-    from stratalog.broker.settings import ServeSettings
 
 LISTEN = "127.0.0.1:9092"
 SWITCH_INTERVAL_S = 0.0005
@@ -47,6 +47,10 @@ def serve(
             "Create a topic when a client asks for one that does not exist. Default: yes.",
         ),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        opt("--metrics-listen HOST:PORT", "Answer GET /metrics there, for Prometheus. Default: do not."),
+    ] = None,
     config: Annotated[
         Path | None,
         opt("--config FILE", "Settings by the names of Kafka's server.properties, one NAME=VALUE per line."),
@@ -68,6 +72,7 @@ def serve(
     host, port = (
         settings.listener or _address("--listen", LISTEN) if listen is None else _address("--listen", listen)
     )
+    told = None if metrics is None else _address("--metrics-listen", metrics)
     advertised = settings.advertised if advertise is None else _address("--advertise", advertise)
     if settings.log_dirs and not session.given:
         session = replace(session, given=settings.log_dirs)
@@ -91,22 +96,31 @@ def serve(
             limits=settings.limits,
             auto_create_topics=settings.auto_create_topics if auto_create is None else auto_create,
         ) as broker,
+        contextlib.ExitStack() as beside,
     ):
+        facts: dict[str, object] = {"bootstrap_servers": broker.bootstrap_servers, "pid": os.getpid()}
+        if told is not None:
+            from stratalog.broker.operations.metrics import PATH, MetricsServer
+
+            counted = beside.enter_context(MetricsServer(broker, told.host, told.port))
+            facts["metrics"] = "http://{}:{}{}".format(*counted.address, PATH)
         gc.freeze()  # the collector need not look at partitions while clients wait
         gc.enable()
         ready_s = round(time.monotonic() - began_s, 3)
-        facts = {"bootstrap_servers": broker.bootstrap_servers, "pid": os.getpid(), "ready_s": ready_s}
+        facts["ready_s"] = ready_s
         if session.json:
             print(json.dumps(facts), flush=True)
         else:
             note(f"ready: {broker.bootstrap_servers}, process {os.getpid()}, after {ready_s:.2f} s")
+            if told is not None:
+                note(f"metrics: {facts['metrics']}")
         with contextlib.suppress(KeyboardInterrupt):
             stopping.wait()
 
 
 def _settings(session: Session, path: Path | None) -> ServeSettings:
     """Return the settings of the file, the environment and ``--store-config``."""
-    from stratalog.broker.settings import Given, parse, read_properties
+    from stratalog.broker.operations.settings import Given, parse, read_properties
 
     given: dict[str, Given] = {}
     if path is not None:
@@ -121,7 +135,7 @@ def _settings(session: Session, path: Path | None) -> ServeSettings:
 
 
 def _address(option: str, text: str) -> Address:
-    from stratalog.broker.settings import parse_listener
+    from stratalog.broker.operations.settings import parse_listener
 
     try:
         return parse_listener(text)

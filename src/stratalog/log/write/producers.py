@@ -157,11 +157,16 @@ class ProducerState:
         return ProducerBatch(producer_id, producer.epoch, last - delta, last, offset - delta, offset, stamp)
 
     def find_duplicate(self, batch: ProducerBatch) -> Duplicate | None:
-        """Return where a repeated batch went, if it is among the producer's last five in this epoch."""
+        """Return where a repeated batch went, if it is among the producer's last five in this epoch.
+
+        Batches from before the last marker do not count for one of a transaction.
+        """
         producer = self._producers.get(batch.producer_id)
         if producer is None or batch.control:
             return None
-        found = producer.find(batch.producer_epoch, batch.base_sequence, batch.last_sequence)
+        found = producer.find(
+            batch.producer_epoch, batch.base_sequence, batch.last_sequence, batch.transactional
+        )
         return None if found is None else Duplicate(*found)
 
     def validate(

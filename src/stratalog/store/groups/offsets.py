@@ -13,8 +13,9 @@ Crash policy: a commit is one append. It is as durable as an append to this topi
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import CorruptionError, InvalidArgumentError, UnstableOffsetCommitError
@@ -44,6 +45,8 @@ TAIL_BYTES = 1 << 20
 """How much of the log behind the last stable offset is read at once."""
 TABLE = "offsets"
 _VALUE_VERSION = 3
+_VERSION_BYTES, _NAME_AT = 2, 4
+"""A key begins with a version and the group's name, with its length in two bytes."""
 
 TopicPartition = tuple[str, int]
 
@@ -175,6 +178,26 @@ def _renew(
             known[key] = record
 
 
+def _partitions(groups: Collection[str] | None, partitions: int) -> list[int]:
+    """Return the partitions that hold the records of some groups; all of them for None."""
+    return sorted(set(range(partitions) if groups is None else (partition_of(g, partitions) for g in groups)))
+
+
+def _of(records: Iterable[Record], groups: Collection[str] | None) -> Iterable[Record]:
+    """Leave out what is of other groups without decoding it: every key begins with its group's name."""
+    if groups is None:
+        return records
+    encoded = [group.encode("utf-8", "surrogatepass") for group in groups]
+    names = {len(name).to_bytes(2, "big") + name for name in encoded if len(name) <= MAX_NAME}
+    return (
+        record
+        for record in records
+        if record.key is not None
+        and record.key[_VERSION_BYTES : int.from_bytes(record.key[_VERSION_BYTES:_NAME_AT], "big") + _NAME_AT]
+        in names
+    )
+
+
 def _bytes_of(found: Fetched) -> bytes:
     if found.file is None:
         return found.data or b""
@@ -249,34 +272,36 @@ class GroupOffsets:
         records = commit_records(group, offsets, self._store.partitions.context.clock.now_ms(), metadata)
         kept.append_many(records, partition=partition_of(group, kept.partitions), sync=sync)
 
-    def all(self) -> dict[str, dict[TopicPartition, CommittedOffset]]:
-        """Return every group with its committed offsets, by name."""
+    def all(self, groups: Collection[str] | None = None) -> dict[str, dict[TopicPartition, CommittedOffset]]:
+        """Return every group with its committed offsets, by name; of some ``groups`` in one pass as well."""
         kept = self._topic()
         if kept is None:
             return {}
-        tails = [self._tail(kept, number) for number in range(kept.partitions)]
-        known = list(kept.read(order="partition", isolation="read_committed"))
-        known += [
+        numbers = _partitions(groups, kept.partitions)
+        tails = {number: self._tail(kept, number) for number in numbers}
+        known = chain.from_iterable(kept.read(number, isolation="read_committed") for number in numbers)
+        newer = (
             Record(value, key, topic=OFFSETS_TOPIC, partition=number, offset=offset)
-            for number, tail in enumerate(tails)
+            for number, tail in tails.items()
             for key, (offset, value) in tail.newest.items()
-        ]
-        return offsets_in(known)
+        )
+        return offsets_in(_of(chain(known, newer), groups))
 
-    def places(self) -> dict[str, set[TopicPartition]]:
-        """Return where every group committed something, by name, also in transactions that are open."""
-        found = {group: set(offsets) for group, offsets in self.all().items()}
+    def places(self, groups: Collection[str] | None = None) -> dict[str, set[TopicPartition]]:
+        """Return where every group, or some, committed something, also in transactions that are open."""
+        found = {group: set(offsets) for group, offsets in self.all(groups).items()}
         kept = self._topic()
-        tails = [] if kept is None else [self._tail(kept, number) for number in range(kept.partitions)]
+        numbers = [] if kept is None else _partitions(groups, kept.partitions)
+        tails = [] if kept is None else [self._tail(kept, number) for number in numbers]
         for named in (parse_key(key) for tail in tails for key in tail.pending):
-            if named is not None:
+            if named is not None and (groups is None or named[0] in groups):
                 group, topic, partition = named
                 found.setdefault(group, set()).add((topic, partition))
         return found
 
     def has(self, group: str) -> bool:
         """Return whether a group committed something, also in a transaction that is open."""
-        return group in self.places()
+        return group in self.places([group])
 
     def forget(self, group: str, offsets: Mapping[TopicPartition, object]) -> None:
         """Delete committed offsets of a group."""
@@ -296,12 +321,6 @@ class GroupOffsets:
             made = self._store.create_topic(OFFSETS_TOPIC, PARTITIONS, CONFIG, if_not_exists=True)
             found = for_coordinator(made)
         return found
-
-    @property
-    def waits_for_disk(self) -> bool:
-        """True if a commit creates the topic first, or returns when it is on disk."""
-        kept = self._topic()
-        return kept is None or kept.config.flush_messages == 1
 
     def _tail(self, kept: Topic, partition: int) -> _Tail:
         """Read what lies behind the last stable offset: there a marker follows later or not at all."""
