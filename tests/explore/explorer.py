@@ -144,7 +144,8 @@ def explore(
     checker: LockChecker, chosen: Iterable[Pair], *, every: int = 1, tell: bool = False
 ) -> tuple[int, list[str]]:
     """Run every (or every n-th) schedule of these pairs; return how many, and those that broke a promise."""
-    count, failures, judged = 0, [], Judged()
+    count, judged = 0, Judged()
+    failures: list[str] = []
     for pair in chosen:
         began, found, schedules = time.process_time(), len(failures), 0
         for at_locks, interrupt in ((False, False), (True, False), (False, True)):
@@ -162,8 +163,8 @@ def explore(
         if tell:
             for failure in failures[found:]:
                 print(failure)
-            took, wrong = time.process_time() - began, len(failures) - found
-            print(f"{pair[0]} x {pair[1]}: {schedules} schedules, {wrong} wrong, {took:.1f} s", flush=True)
+            took, broken = time.process_time() - began, len(failures) - found
+            print(f"{pair[0]} x {pair[1]}: {schedules} schedules, {broken} wrong, {took:.1f} s", flush=True)
     return count, failures
 
 
