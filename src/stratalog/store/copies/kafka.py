@@ -61,7 +61,6 @@ from stratalog.log.names import LOCK, file_name, parse_file, parse_partition_dir
 from stratalog.log.segment.segment import Segment, scan_file
 from stratalog.log.segment.sidecars import Sidecars
 from stratalog.model import Record
-from stratalog.store import logdir
 from stratalog.store.catalog import NO_POLICY
 from stratalog.store.copies.building import (
     Meter,
