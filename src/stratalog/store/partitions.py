@@ -107,7 +107,8 @@ class Partitions:
         entry = self.entry(name)
         check_partition(entry, partition)
         placed = entry.directories.get(partition)
-        if placed is None or placed[0].offline is not None or not self.read_only:
+        offline = placed is None or placed[0].offline is not None or not self.read_only
+        if placed is None or offline or self.opening.is_emptied(entry, partition):
             raise self.opening.why_offline(entry, partition)
         follower = PartitionFollower(
             self.context,
@@ -200,11 +201,14 @@ class Partitions:
         return self.registry.writers
 
     def is_missing(self, entry: TopicEntry, partition: int) -> bool:
-        """Return True if no log directory holds a partition: none ever did, or its directory was removed."""
+        """Return True if no log directory holds a partition: its directory was removed, or its files were."""
         if not 0 <= partition < entry.partitions:
             return False
         placed = entry.directories.get(partition)
-        return placed is None or (placed[0].offline is None and not self.context.fs.exists(placed[1]))
+        if placed is None:
+            return True
+        gone = not self.context.fs.exists(placed[1]) or self.opening.is_emptied(entry, partition)
+        return placed[0].offline is None and gone
 
     def give_up(self, entry: TopicEntry, partition: int, action: str) -> RepairReport:
         """Recreate a partition that no directory holds, after the end that its writer has."""
