@@ -117,7 +117,7 @@ class Partitions:
             partition,
             topic_id=entry.id,
             log_start=lambda: self._log_start(name, partition),
-            cold=self.archives.cold(entry, partition, placed[1]),
+            cold=self.cold(entry, partition, placed[1]),
             find_again=lambda: self._find_again(entry, partition),
         )
         return self.registry.put_if_absent(name, partition, follower)
@@ -131,7 +131,11 @@ class Partitions:
         placed = entry.directories.get(partition)
         if placed is None or placed[0].offline is not None:
             raise self.opening.why_offline(entry, partition)
-        return placed[1], self.archives.cold(entry, partition, placed[1])
+        return placed[1], self.cold(entry, partition, placed[1])
+
+    def cold(self, entry: TopicEntry, partition: int, directory: str) -> Cold:
+        """Return what finds the archived segments of a followed partition."""
+        return self.archives.cold(entry, partition, directory, self._log_start(entry.name, partition))
 
     def successor(self, writer: PartitionWriter) -> PartitionWriter | None:
         """Return the writer that took over from one, for the same partition of the same topic."""
