@@ -15,6 +15,7 @@ import pytest
 
 from stratalog.errors import StorageError, StoreLockedError
 from stratalog.fs import DirectoryLock, RealFileSystem
+from stratalog.fs.descriptor import Descriptor
 from stratalog.fs.lock import holder
 
 OURS = """
@@ -124,9 +125,9 @@ def test_closing_another_descriptor_of_the_file_does_not_drop_it(path: str) -> N
 
 
 def test_a_holder_that_says_nothing(path: str) -> None:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT)
-    mute = DirectoryLock(path, fd)
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, b"\1" + bytes(31))
+    file = Descriptor(path, os.O_RDWR | os.O_CREAT)
+    mute = DirectoryLock(path, file)
+    fcntl.fcntl(file.fd, fcntl.F_OFD_SETLK, b"\1" + bytes(31))
     with pytest.raises(StoreLockedError, match="left no information") as caught:
         DirectoryLock.acquire(path, {"pid": os.getpid()})
     assert caught.value.pid is None

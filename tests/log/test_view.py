@@ -214,6 +214,18 @@ def test_explained_sidecars_without_a_log_go(reason) -> None:
     assert deletes[-1] == reason or reason not in deletes, "the reason goes last"
 
 
+def test_sidecars_go_before_the_swap_files_that_explain_them() -> None:
+    """Stopped after any of its actions, recovery comes to the same end."""
+    entries = {**files(0, kinds=("index",)), **files(0, ".swap", ("index",)), **files(1, kinds=("index",))}
+    entries |= files(2, kinds=("log",))
+    actions = view_of(entries).leftovers
+    end = after(entries, actions)
+    assert end == files(2, kinds=("log",))
+    for cut in range(len(actions)):
+        middle = after(entries, actions[:cut])
+        assert after(middle, view_of(middle).leftovers) == end
+
+
 def test_a_torn_end_does_not_explain_a_missing_log() -> None:
     entries = {**files(10), file_name(0, "index"): 1, torn_name(0, 64): 1}
     assert view_of(entries).orphans == (0,)

@@ -21,6 +21,7 @@ from stratalog.errors import (
     UnstableOffsetCommitError,
 )
 from stratalog.store.groups import Consumer, offsets
+from stratalog.store.groups.consumers import Groups
 from stratalog.store.groups.offsets import OFFSETS_TOPIC, CommittedOffset, commit_records
 from stratalog.store.internal_topic import for_coordinator
 from tests.store.pausing import Running
@@ -391,6 +392,25 @@ def test_a_commit_after_a_deletion_means_nothing_to_the_next_topic(
         assert sorted(numbers(consumer)) == list(range(60))
     with store.consumer("g", ["other"], timeout_s=0) as consumer:
         assert numbers(consumer) == []
+
+
+@pytest.mark.parametrize("where", ["share_of", "take"])
+def test_a_topic_is_made_anew_with_fewer_partitions_in_the_middle_of_a_poll(
+    store: Store, orders: Topic, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act = getattr(Groups, where)
+
+    def recreate(self: Groups, *given: Any) -> Any:
+        monkeypatch.undo()
+        found = act(self, *given)
+        store.delete_topic("orders")
+        fill(store.create_topic("orders", 1), 0, 5)
+        return found
+
+    with store.consumer("g", ["orders"], timeout_s=0) as consumer:
+        monkeypatch.setattr(Groups, where, recreate)
+        assert numbers(consumer) == list(range(5))
+        assert consumer.assignment == {("orders", 0)}
 
 
 def test_a_consumer_goes_on_with_the_next_topic_of_the_name(store: Store, orders: Topic) -> None:

@@ -80,6 +80,65 @@ def test_a_partition_directory_that_was_deleted(tmp_path: Path) -> None:
     assert f"t-{away}" in report.output
 
 
+@pytest.mark.parametrize(
+    "left", [(), ("partition.metadata",), ("leader-epoch-checkpoint", "00000000000000000000.index")]
+)
+def test_an_emptied_partition_directory(tmp_path: Path, left: tuple[str, ...]) -> None:
+    """Nothing in it tells where its log ended: to fill it in would give offsets out a second time."""
+    with stratalog.open(tmp_path / "live", background=False) as store:
+        topic = store.create_topic("t", partitions=4)
+        for number in range(4):
+            topic.append_many(
+                [stratalog.Record(value=b"%d" % n) for n in range(3)], partition=number, sync=True
+            )
+        shutil.copytree(tmp_path / "live", tmp_path / "data")  # no checkpoint is written yet
+    emptied = tmp_path / "data" / "t-0"
+    for file in emptied.iterdir():
+        if file.name not in left:
+            file.unlink()
+    for read_only in (True, False, False, True):
+        with stratalog.open(tmp_path / "data", read_only=read_only, background=False) as store:
+            check_offline(store, 1, 0)
+            with pytest.raises(errors.LogDirOfflineError, match=f"nothing of its log is in {emptied}"):
+                store.topic("t").high_watermark(0)
+    assert not list(emptied.glob("*.log"))
+    report = Shell(tmp_path / "data")("verify")
+    assert report.exit_code == 5
+    assert "t-0" in report.output
+    with stratalog.open(tmp_path / "data", background=False) as store:
+        assert (
+            f"nothing of its log is in {emptied}" in store.repair("t", 0, action="rebuild-indexes").actions[0]
+        )
+        assert store.repair("t", 0, action="drop-damaged", dry_run=True).lost
+        check_offline(store, 1, 0)
+        assert store.repair("t", 0, action="drop-damaged").lost_records is None
+        assert store.topic("t").append(b"new", partition=0).offset == 0
+    with stratalog.open(tmp_path / "data") as store:
+        assert [record.value for record in store.topic("t").read(0)] == [b"new"]
+        assert stratalog.verify(store).ok
+
+
+def test_a_topic_with_an_emptied_partition_directory_can_be_deleted(tmp_path: Path) -> None:
+    paths, _, away = make(tmp_path)
+    for file in (paths[1] / f"t-{away}").iterdir():
+        file.unlink()
+    with stratalog.open(paths) as store:
+        store.delete_topic("t")
+    with stratalog.open(paths) as store:
+        assert store.topics() == []
+
+
+def test_an_empty_directory_of_a_topic_being_made_is_completed(tmp_path: Path) -> None:
+    with stratalog.open(tmp_path / "data", background=False) as store:
+        entry = store.create_topic("t", partitions=2) and store.partitions.entry("t")
+        store.partitions.settings.save_topic(entry, creating=0)
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    for file in (tmp_path / "copy" / "t-1").iterdir():
+        file.unlink()
+    with stratalog.open(tmp_path / "copy") as store:
+        assert store.topic("t").append(b"x", partition=1).offset == 0
+
+
 @pytest.mark.parametrize("action", ["drop-damaged", "truncate"])
 def test_repair_gives_it_up(tmp_path: Path, action: str) -> None:
     paths, here, away = make(tmp_path)

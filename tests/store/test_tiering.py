@@ -290,6 +290,34 @@ def test_a_damaged_copy_of_the_manifest_is_replaced(tiered: Tiered, gone: bool) 
     tiered.check()
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_reader_without_the_copy_of_the_manifest_asks_the_archive(tiered: Tiered, late: bool) -> None:
+    tiered.seal(3)
+    tiered.leave()
+    tiered.append(3)
+    if not late:
+        tiered.fs.remove(COPY)
+    with stratalog.open(ROOT, CONFIG, read_only=True, fs=tiered.fs, objects=tiered.objects) as beside:
+        topic = beside.topic(TOPIC)
+        if late:
+            assert topic.log_start_offset(0) == 0
+            tiered.fs.remove(COPY)
+        assert [record.offset for record in topic.read(0)] == list(range(39))
+        assert [segment.state for segment in topic.segments(0)] == ["archived"] * 3 + ["active"]
+
+
+def test_a_reader_without_the_copy_and_the_archive_says_so(
+    tiered: Tiered, caplog: pytest.LogCaptureFixture
+) -> None:
+    tiered.seal(3)
+    tiered.leave()
+    tiered.fs.remove(COPY)
+    tiered.objects.fail = lambda number, request: "before"
+    with stratalog.open(ROOT, CONFIG, read_only=True, fs=tiered.fs, objects=tiered.objects) as beside:
+        beside.topic(TOPIC).log_start_offset(0)
+    assert "what is archived is not known" in caplog.text
+
+
 def test_readers_beside_the_writer_see_the_archive(tiered: Tiered) -> None:
     tiered.seal(3)
     tiered.append(3)

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 
 from stratalog.errors import StorageError, StoreLockedError
 from stratalog.fs.contract import LockInfo, storage_error
+from stratalog.fs.descriptor import Descriptor
 
 # struct flock: l_type, l_whence, l_start, l_len (0: to the end, however far), l_pid (0 for this kind).
 _FLOCK = struct.Struct("hhqqi4x")
@@ -39,27 +40,30 @@ _held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 class DirectoryLock:
     """A lock this process holds; made by :meth:`acquire`."""
 
-    __slots__ = ("__weakref__", "_fd", "path")
+    __slots__ = ("__weakref__", "_descriptor", "path")
 
-    def __init__(self, path: str, fd: int) -> None:
+    def __init__(self, path: str, descriptor: Descriptor) -> None:
         self.path = path
-        self._fd = fd
+        self._descriptor = descriptor
+
+    @property
+    def _fd(self) -> int:
+        return self._descriptor.fd
 
     @classmethod
     def acquire(cls, path: str, info: Mapping[str, object]) -> DirectoryLock:
         """Take the lock or raise StoreLockedError at once; ``info`` must be JSON values."""
         for _ in range(_OPEN_ATTEMPTS):
             try:
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                lock = cls(path, Descriptor(path, os.O_RDWR | os.O_CREAT))
             except OSError as error:
                 raise storage_error(error, path, "open the lock") from error
-            lock = cls(path, fd)
             try:
-                if not _try_lock(fd, path):
-                    info_of_holder = _holder_of(fd)
+                if not _try_lock(lock._fd, path):
+                    info_of_holder = _holder_of(lock._fd)
                     if info_of_holder is not None:
                         raise locked_error(path, info_of_holder)
-                elif _still_named(fd, path):
+                elif _still_named(lock._fd, path):
                     lock.update(info)
                     _held.add(lock)
                     return lock
@@ -99,30 +103,28 @@ class DirectoryLock:
         _held.discard(self)
 
     def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
+        if hasattr(self, "_descriptor"):
             self.release()
 
     def _drop(self) -> None:
         """Close without unlocking: in a forked child the description, and so the lock, is the parent's."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._descriptor.close()
 
 
 def holder(path: str) -> LockInfo | None:
     """Who holds the lock at ``path``; None when it is free or was never taken. Creates nothing."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # not for the writer of a FIFO
+        file = Descriptor(path, os.O_RDONLY | os.O_NONBLOCK)  # not for the writer of a FIFO
     except FileNotFoundError:
         return None
     except OSError as error:
         raise storage_error(error, path, "open the lock") from error
     try:
-        return _holder_of(fd)
+        return _holder_of(file.fd)
     except OSError as error:
         raise storage_error(error, path, "ask for the lock") from error
     finally:
-        os.close(fd)
+        file.close()
 
 
 def _try_lock(fd: int, path: str) -> bool:

@@ -28,6 +28,7 @@ from stratalog.fs.contract import (
     os_error,
     storage_error,
 )
+from stratalog.fs.descriptor import Descriptor
 from stratalog.fs.lock import DirectoryLock, holder
 
 P = ParamSpec("P")
@@ -39,10 +40,10 @@ _pwrite = os.pwrite
 _datasync = getattr(os, "fdatasync", os.fsync)
 
 _FLAGS: dict[str, int] = {
-    "r": os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK,  # a FIFO is refused, not waited for
-    "w": os.O_RDWR | os.O_CLOEXEC,
-    "x": os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL,
-    "a": os.O_RDWR | os.O_CLOEXEC | os.O_CREAT,
+    "r": os.O_RDONLY | os.O_NONBLOCK,  # a FIFO is refused, not waited for
+    "w": os.O_RDWR,
+    "x": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+    "a": os.O_RDWR | os.O_CREAT,
 }
 
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
@@ -69,11 +70,12 @@ def _fallocate() -> Callable[[int, int, int, int], int] | None:
 class RealFile(OpenFile):
     """A descriptor and its path; see ``contract.File``."""
 
-    __slots__ = ("__weakref__", "_broken", "_sync_lock", "fd", "path")
+    __slots__ = ("__weakref__", "_broken", "_descriptor", "_sync_lock", "fd", "path")
 
-    def __init__(self, path: str, fd: int, broken: _Broken) -> None:
+    def __init__(self, path: str, descriptor: Descriptor, broken: _Broken) -> None:
         self.path = path
-        self.fd = fd
+        self._descriptor = descriptor
+        self.fd = descriptor.fd
         """-1 once the file is closed."""
         self._broken = broken
         self._sync_lock = threading.Lock()
@@ -148,21 +150,16 @@ class RealFile(OpenFile):
         return self.fd
 
     def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            try:
-                os.close(fd)
-            except OSError as error:
-                raise storage_error(error, self.path, "close") from error
+        self.fd = -1
+        try:
+            self._descriptor.close()
+        except OSError as error:
+            raise storage_error(error, self.path, "close") from error
 
     def _error(self, error: OSError, action: str) -> Exception:
         if self.fd < 0:
             return StorageError(f"{self.path}: cannot {action}: the file is closed")
         return storage_error(error, self.path, action)
-
-    def __del__(self) -> None:
-        if getattr(self, "fd", -1) >= 0:
-            self.close()
 
     def __repr__(self) -> str:
         return f"RealFile({self.path!r}, fd={self.fd})"
@@ -179,14 +176,8 @@ class RealFileSystem(ComposedOperations):
         return os.path.realpath(path) if ".." in path.split("/") else os.path.abspath(path)
 
     def open(self, path: str, mode: Mode = "r") -> RealFile:
-        try:
-            fd = os.open(path, _FLAGS[mode], 0o644)
-        except PLAIN:
-            raise
-        except OSError as error:
-            raise storage_error(error, path, "open") from error
-        file = RealFile(path, fd, self._broken)
-        if mode == "r" and not stat_bits.S_ISREG(found := os.fstat(fd).st_mode):
+        file = RealFile(path, _call(path, "open", Descriptor, path, _FLAGS[mode]), self._broken)
+        if mode == "r" and not stat_bits.S_ISREG(found := os.fstat(file.fd).st_mode):
             file.close()
             if stat_bits.S_ISDIR(found):
                 raise storage_error(os_error(errno.EISDIR, path), path, "open")
@@ -239,15 +230,15 @@ class RealFileSystem(ComposedOperations):
         self.remove_dir(path)
 
     def sync_dir(self, path: str) -> None:
-        fd = _call(path, "open directory", os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = _call(path, "open directory", Descriptor, path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             if self._broken:
-                _refuse_broken(self._broken, fd, path)
-            os.fsync(fd)
+                _refuse_broken(self._broken, directory.fd, path)
+            os.fsync(directory.fd)
         except OSError as error:
-            raise _mark_broken(self._broken, fd, path, error) from error
+            raise _mark_broken(self._broken, directory.fd, path, error) from error
         finally:
-            os.close(fd)
+            directory.close()
 
     def free_bytes(self, path: str) -> int:
         found = _call(path, "ask for free space", os.statvfs, path)

@@ -34,9 +34,13 @@ from stratalog.fs.contract import is_shortage
 from stratalog.log.check.damage import reason_of
 from stratalog.log.context import LogContext
 from stratalog.log.names import (
+    ARCHIVE,
     LEADER_EPOCH_CHECKPOINT,
     LOCK,
+    LOG,
     PARTITION_METADATA,
+    SWAP,
+    TAIL,
     file_name,
     parse_file,
     parse_partition_dir,
@@ -362,6 +366,15 @@ class LogDir:
         for name, data in _new_files(topic_id).items():
             if not self._fs.exists(f"{directory}/{name}"):
                 self._fs.write_atomic(f"{directory}/{name}", data)
+
+    def is_emptied(self, directory: str) -> bool:
+        """Return True if a partition has neither a log left nor a file that tells where it ended."""
+        try:
+            found = self._fs.list_dir(directory)
+        except (FileNotFoundError, StorageError):
+            return False  # whoever opens it says why
+        logs = (parsed for parsed in map(parse_file, found) if parsed is not None and parsed.kind == LOG)
+        return not ({TAIL, ARCHIVE}.intersection(found) or any(each.suffix in ("", SWAP) for each in logs))
 
     def delete_partition(self, directory: str) -> None:
         """Rename away, durably, then remove: what a crash leaves as `-delete`, the next start removes."""

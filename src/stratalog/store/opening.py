@@ -2,8 +2,8 @@
 
 A start lists the directories, finishes creations and deletions that a crash interrupted, and recovers every
 partition. A partition that cannot be opened is offline by itself, with its reason; a disk that fails takes
-its directory offline. A partition that the settings know and no directory holds is offline: only partitions
-that the settings call unfinished are created.
+its directory offline. A partition that the settings know and no directory holds is offline, and so is one
+whose directory was emptied: only partitions that the settings call unfinished are created.
 """
 
 from __future__ import annotations
@@ -242,7 +242,10 @@ class Opening:
                 continue
             known = self._settings.current.topics[entry.name].creating
             first = entry.partitions if known is None else known
-            for where, directory in entry.directories.values():
+            for number, (where, directory) in entry.directories.items():
+                if number < first and self.is_emptied(entry, number):
+                    why = self.offline[entry.name, number] = self._emptied(directory)
+                    self._context.warn(f"{entry.name}-{number} is offline: {why}")
                 where.complete_partition(directory, entry.id)
             absent = [number for number in range(first, entry.partitions) if number not in entry.directories]
             if absent and len(self._dirs.online()) == len(self._dirs.all):
@@ -252,6 +255,18 @@ class Opening:
                 self._registry.put(entry)
             if known is not None and len(entry.directories) == entry.partitions:
                 self._settings.save_topic(entry)
+
+    def is_emptied(self, entry: TopicEntry, partition: int) -> bool:
+        """Return True if nothing is left of a partition of ours that tells where its log ended."""
+        where, directory = entry.directories[partition]
+        if entry.id is None or entry.foreign or not where.is_emptied(directory):
+            return False
+        points = where.checkpoints.recovery_point
+        known = points.as_written() if self._read_only else points
+        return not known.get((entry.name, partition))
+
+    def _emptied(self, directory: str) -> StorageError:
+        return StorageError(f"nothing of its log is in {directory}")
 
     def _places(self, entry: TopicEntry, partitions: Sequence[int]) -> dict[int, Place]:
         """Choose the directories of new partitions, spread over the log directories."""
@@ -288,7 +303,7 @@ class Opening:
             for entry in self._registry.entries.values()
             for config in [self._usable_config(entry)]
             for number, (where, _) in entry.directories.items()
-            if where.offline is None
+            if where.offline is None and (entry.name, number) not in self.offline
             for key, known in [((entry.name, number), where.checkpoints)]
         ]
         if not jobs:
@@ -493,6 +508,8 @@ class Opening:
         """Build the error for a partition that is offline, naming the reason and the way out."""
         name = f"{entry.name}-{partition}"
         failed = self.offline.get((entry.name, partition))
+        if failed is None and partition in entry.directories and self.is_emptied(entry, partition):
+            failed = self._emptied(entry.directories[partition][1])
         if failed is not None:
             way_out = "topic alter" if isinstance(failed, ConfigError) else "repair"
             return LogDirOfflineError(f"{name} is offline: {failed}; see `stratalog {way_out} {entry.name}`")
@@ -536,11 +553,14 @@ class Opening:
     def give_up(
         self, entry: TopicEntry, partition: int, *, action: str, dry_run: bool, behind: int = 0
     ) -> RepairReport:
-        """Make a partition that no directory holds anew, empty, behind the last end that is known of it."""
+        """Make a missing or emptied partition anew, empty, behind the last end that is known of it."""
         from stratalog.log.check.repair import RepairReport
 
         report, name = RepairReport(dry_run=dry_run), f"{entry.name}-{partition}"
-        gone = Damage(name, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, "no log directory holds it")
+        left = entry.directories.get(partition)
+        there = left is not None and self._context.fs.exists(left[1])
+        why = str(self._emptied(left[1])) if left is not None and there else "no log directory holds it"
+        gone = Damage(name, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, why)
         if action == "rebuild-indexes":
             report.actions.append(f"{name}: {gone.reason}; drop-damaged or truncate gives it up")
             report.left += [] if dry_run else [gone]
@@ -555,6 +575,8 @@ class Opening:
             assert entry.id is not None
             where = self.spread(1)[0]
             self._settings.mark_dirty(where)
+            if left is not None:
+                left[0].delete_partition(left[1])
             made = where.create_partitions(entry.name, [partition], entry.id, base_offset=start)
             placed = entry.placed({partition: (where, made[partition])})
             self.open_and_publish(placed, {partition: start}, new=True)

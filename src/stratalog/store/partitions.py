@@ -112,7 +112,8 @@ class Partitions:
         entry = self.entry(name)
         check_partition(entry, partition)
         placed = entry.directories.get(partition)
-        if placed is None or placed[0].offline is not None or not self.read_only:
+        offline = placed is None or placed[0].offline is not None or not self.read_only
+        if placed is None or offline or self.opening.is_emptied(entry, partition):
             raise self.opening.why_offline(entry, partition)
         follower = PartitionFollower(
             self.context,
@@ -121,7 +122,7 @@ class Partitions:
             partition,
             topic_id=entry.id,
             log_start=lambda: self._log_start(name, partition),
-            cold=self.archives.cold(entry, partition, placed[1]),
+            cold=self.cold(entry, partition, placed[1]),
             find_again=lambda: self._find_again(entry, partition),
         )
         return self.registry.put_if_absent(name, partition, follower)
@@ -135,7 +136,11 @@ class Partitions:
         placed = entry.directories.get(partition)
         if placed is None or placed[0].offline is not None:
             raise self.opening.why_offline(entry, partition)
-        return placed[1], self.archives.cold(entry, partition, placed[1])
+        return placed[1], self.cold(entry, partition, placed[1])
+
+    def cold(self, entry: TopicEntry, partition: int, directory: str) -> Cold:
+        """Return what finds the archived segments of a followed partition."""
+        return self.archives.cold(entry, partition, directory, self._log_start(entry.name, partition))
 
     def successor(self, writer: PartitionWriter) -> PartitionWriter | None:
         """Return the writer that took over from one, for the same partition of the same topic."""
@@ -203,11 +208,14 @@ class Partitions:
         return self.registry.writers
 
     def is_missing(self, entry: TopicEntry, partition: int) -> bool:
-        """Return True if no log directory holds a partition: none ever did, or its directory was removed."""
+        """Return True if no log directory holds a partition: its directory was removed, or its files were."""
         if not 0 <= partition < entry.partitions:
             return False
         placed = entry.directories.get(partition)
-        return placed is None or (placed[0].offline is None and not self.context.fs.exists(placed[1]))
+        if placed is None:
+            return True
+        gone = not self.context.fs.exists(placed[1]) or self.opening.is_emptied(entry, partition)
+        return placed[0].offline is None and gone
 
     def give_up(self, entry: TopicEntry, partition: int, action: str) -> RepairReport:
         """Recreate a partition that no directory holds, after the end that its writer has."""

@@ -285,8 +285,8 @@ def _complete(
 ) -> tuple[tuple[SegmentFiles, ...], tuple[int, ...]]:
     """Finish the replacement: delete what is replaced, take ``.swap`` off; return the segments and orphans.
 
-    Sidecars without a log go while a ``.swap`` shows why, so that none stay behind without a reason. Others
-    stay if they lie below the last segment.
+    Sidecars without a log go while a ``.swap`` shows why, so that none stay behind without a reason: the
+    ``.swap`` files last. Others stay if they lie below the last segment.
     """
     if ends:
         # Kafka takes the hull of all swaps, not each range: a segment whose base fell into a gap that
@@ -302,13 +302,9 @@ def _complete(
     without = [base for base in both if base not in logs]
     last = max(logs, default=-1)
     orphans = [base for base in without if not swap and base < last]
-    plan.phase(
-        Delete(name)
-        for base in without
-        if base not in orphans
-        for part in both[base]
-        for name in _in_order(part)
-    )
+    going = [both[base] for base in without if base not in orphans]
+    plan.phase(Delete(name) for old, _ in going for name in _in_order(old))
+    plan.phase(Delete(name) for _, new in going for name in _in_order(new))
     segments = []
     for base, (old, new) in both.items():
         if base in logs:

@@ -151,7 +151,7 @@ def archived_copies(logs: Logs, pair: Pair, view: LogView) -> list[Segment]:
     if local is None or entry is None:
         return []
     seen = {each.base_offset for each in view.segments() if isinstance(each, ArchivedSegment)}
-    there, _ = local.archives.cold(entry, pair[1], view.directory)()
+    there, _ = local.cold(entry, pair[1], view.directory)()
     return [each for each in there if each.base_offset not in seen]
 
 

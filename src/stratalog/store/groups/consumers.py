@@ -13,6 +13,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +25,7 @@ from stratalog.errors import (
     InvalidArgumentError,
     OffsetOutOfRangeError,
     SerializationError,
+    UnknownPartitionError,
 )
 from stratalog.log.arguments import (
     Moment,
@@ -405,9 +407,10 @@ class Consumer:
         """Go on as ``reset`` says in partitions where retention has deleted the next record."""
         for at in list(self._parts):
             position = max(self._fetched[at], self._positions[at])
-            start = self._in_range(at, position)
-            if start != position:
-                self._go(at, start)
+            with suppress(UnknownPartitionError):  # its topic was made anew: it is given up next
+                start = self._in_range(at, position)
+                if start != position:
+                    self._go(at, start)
         self._stop.again = True  # also when no time is left
 
     def _settle(self) -> None:
@@ -432,7 +435,11 @@ class Consumer:
                 del self._parts[at]  # last: after an interrupt all of it is done again
         gained = self._groups.take(self._member, share) - self._parts.keys()
         for at in sorted(gained):
-            self._begin(at, self._start_of(at))
+            try:
+                self._begin(at, self._start_of(at))
+            except UnknownPartitionError:  # its topic was just made anew, with fewer partitions
+                self._groups.give_up(self._member, {at})
+                self._stop.again = True
         self._records = None
 
     def _start_of(self, at: TopicPartition) -> int:

@@ -36,6 +36,7 @@ from stratalog.errors import (
     ArchiveConflictError,
     ArchiveError,
     ClosedError,
+    ConfigError,
     FormatError,
     StorageError,
     StratalogError,
@@ -594,16 +595,24 @@ class Archives:
             return None
         return lambda segment: copy_of(copy.manifest, segment) is not None
 
-    def cold(self, entry: TopicEntry, partition: int, directory: str) -> Cold:
-        """Return what finds the archived segments of a followed partition; none for a topic without an id."""
+    def cold(self, entry: TopicEntry, partition: int, directory: str, log_start: int) -> Cold:
+        """Return what finds the archived segments of a followed partition; none for a topic without an id.
+
+        The archive is asked at once if the topic uses one, no copy of its manifest is here, and the files
+        here begin behind ``log_start``.
+        """
         topic_id = entry.id
         if topic_id is None:
             return nothing_cold
-        return ColdFollower(
+        found = ColdFollower(
             self._partitions.context,
             directory,
             lambda: self._ensure_archive().partition(entry.name, topic_id, partition),
         )
+        with suppress(ConfigError):
+            if entry.config(self._partitions.config).remote_storage_enable:
+                found.ask(log_start)
+        return found
 
     def _has_copy(self, directory: str) -> bool:
         return self._partitions.context.fs.exists(f"{directory}/{ARCHIVE}")

@@ -23,6 +23,7 @@ from stratalog.log.context import LogContext
 from stratalog.log.names import ARCHIVE, KEYINDEX, parse_partition_dir
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.list_offsets import read_epochs
+from stratalog.log.segment.directory_state import list_files, view_of
 from stratalog.log.segment.segment import Segment
 
 ANOTHER_ARCHIVE = (
@@ -249,7 +250,8 @@ class Tier:
 class ColdFollower:
     """The archived segments of a partition that another process writes, by the copy in its directory.
 
-    ``open_archive`` is called when there is a copy. Each call costs one stat while nothing changed.
+    ``open_archive`` is called when there is a copy, or to `ask` because there is none. Each call costs one
+    stat while nothing changed.
     """
 
     def __init__(
@@ -261,12 +263,23 @@ class ColdFollower:
         self._tier: Tier | None = None
         self._seen: tuple[int, ...] = ()
 
+    def ask(self, log_start: int) -> None:
+        """Ask the archive itself if the copy is gone and the files here begin behind ``log_start``."""
+        fs = self._context.fs
+        with suppress(FileNotFoundError):
+            local = view_of(list_files(fs, self._directory)).segments
+            lacks = bool(local) and local[0].base_offset > log_start
+            if lacks and not fs.exists(f"{self._directory}/{ARCHIVE}"):
+                tier = Tier(self._context, self._directory, self._open_archive())
+                tier.load(lacks_its_start=True)
+                self._tier = tier
+
     def __call__(self) -> tuple[tuple[Segment, ...], int]:
         """Return what the archive has, and its log start offset."""
         try:
             stat = self._context.fs.stat(f"{self._directory}/{ARCHIVE}")
         except FileNotFoundError:
-            return (), 0
+            return ((), 0) if self._tier is None else self._tier.cold()
         if self._tier is None:
             self._tier = Tier(self._context, self._directory, self._open_archive())
         seen = (stat.mtime_ns, *stat.identity)
