@@ -81,7 +81,7 @@ VALUES = [
 def any_object(rng: random.Random, names: list[str]) -> bytes:
     members = [(name, rng.choice(VALUES)) for name in rng.sample(names, rng.randint(1, len(names)))]
     if rng.random() < 0.1:
-        members.append((rng.choice([*names, "more"]), rng.choice(VALUES)))
+        members.append((rng.choice([*names, "more", names[0][:-1], names[0] + "s"]), rng.choice(VALUES)))
     space = rng.choice(["", " ", "\n"])
     body = f",{space}".join(f'"{name}"{space}:{space}{value}' for name, value in members)
     return f"{space}{{{body}{space}}}{rng.choice(['', '', '', '}'])}".encode()
@@ -105,8 +105,8 @@ def test_patterns_tell_what_the_parser_tells(
 
 
 def test_patterns_tell_most_misfits() -> None:
-    texts = [json.dumps({"id": number, "name": number}).encode() for number in range(100)]
-    texts += [json.dumps({"id": f"id {number}", "name": None}).encode() for number in range(100)]
+    texts = [json.dumps({"id": number, "names": [1, "x"], "name": number}).encode() for number in range(100)]
+    texts += [json.dumps({"id": f"id {number}", "name": None, "nam": 1.5}).encode() for number in range(100)]
     plain = json_columns._Plain(pa.array(texts, pa.binary()), texts, PAYLOAD.schema)
     assert plain.misfits[0] == list(range(100, 200))
     assert plain.misfits[1] == list(range(100))

@@ -20,7 +20,7 @@ import datetime as dt
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -596,11 +596,11 @@ _MOST_PATTERN = 20_000
 
 
 class _Plain:
-    """What regular expressions tell of texts: which are objects whose members are of the schema and fit
-    beyond doubt, and which are such objects but for one value that beyond doubt does not.
+    """What regular expressions tell of texts: which are objects whose members beyond doubt fit or have plain
+    values and names that the schema does not have, and which are such objects but for one value that beyond
+    doubt does not fit.
 
-    Nothing is said of the others: one may have a member of another name, an escape in a text, or a number
-    close to the limits.
+    Nothing is said of the others: one may have an escape in a text, or a number close to the limits.
     """
 
     def __init__(self, values: pa.Array, texts: list[bytes], schema: pa.Schema) -> None:
@@ -610,14 +610,17 @@ class _Plain:
         """Rows of which nothing is known."""
         self._schema = schema
         self._lines = _utf8(values, texts)
-        if len(pattern := _object_pattern(schema)) > _MOST_PATTERN:
+        also = _other_member(schema.names)
+        if len(_object_pattern(schema, also)) > _MOST_PATTERN:
+            also = _NEVER
+        if len(pattern := _object_pattern(schema, also)) > _MOST_PATTERN:
             return
         self._take(pattern)
         below = {name for each in schema for name in _names_below(each.type)}
         for at, each in enumerate(schema):
             rest = [other for place, other in enumerate(schema) if place != at]
             if self.others and _is_plain_name(each) and each.name not in below:
-                self.misfits[at] = self._take(_object_pattern(rest, but=each))
+                self.misfits[at] = self._take(_object_pattern(rest, also, but=each))
 
     def _take(self, pattern: str) -> list[int]:
         """Return the rows that match, and know them."""
@@ -670,14 +673,14 @@ def _is_plain_name(each: pa.Field) -> bool:
     return re.fullmatch("[A-Za-z0-9_]+", each.name) is not None
 
 
-def _object_pattern(fields: Iterable[pa.Field], but: pa.Field | None = None) -> str:
+def _object_pattern(fields: Iterable[pa.Field], also: str = _NEVER, but: pa.Field | None = None) -> str:
     """Return a pattern for objects of these members, each of them plainly fitting or null.
 
-    ``but``: one more member, whose value plainly does not fit.
+    ``also``: a pattern for other members. ``but``: one more member, whose value plainly does not fit.
     """
     known = [each for each in fields if _is_plain_name(each)]
     members = [f'"{one.name}"{_S}:{_S}(?:{_pattern(one.type)}|null)' for one in known]
-    each = "|".join(members) or _NEVER
+    each = "|".join([*members, also])
     if but is not None:
         wrong = f'"{but.name}"{_S}:{_S}(?:{_wrong_pattern(but.type)})'
         return rf"\{{{_S}(?:(?:{each}){_S},{_S})*{wrong}{_S}(?:,{_S}(?:{each}){_S})*\}}"
@@ -708,6 +711,26 @@ _REST = r'[^"\\\x00-\x1f\x7f]*"'
 _TEXT, _WORD = '"' + _REST, rf'"(?:"|[A-Za-z]{_REST})'
 _INT, _FRACTION = "0|-?[1-9][0-9]{0,17}", r"-?(?:0|[1-9][0-9]{0,8})\.(?:0|[0-9]{0,3}[1-9])"
 _BOOL = "true|false"
+
+
+_PLAIN_NUMBER = r"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?"
+_SCALAR = f"(?:{_TEXT}|{_PLAIN_NUMBER}|{_BOOL}|null)"
+
+
+def _other_member(names: Iterable[str]) -> str:
+    """Return a pattern for a member of none of these names, with a plain value or a list of such values."""
+    some = rf"\[{_S}(?:{_SCALAR}(?:{_S},{_S}{_SCALAR})*{_S})?\]"
+    return rf'"(?:{_other_name({*names})}){_S}:{_S}(?:{_SCALAR}|{some})'
+
+
+def _other_name(names: Set[str]) -> str:
+    """Return a pattern for text up to a quote that is none of these names."""
+    firsts = {f"\\x{{{ord(name[0]):x}}}": name[0] for name in sorted(names) if name}
+    ways = [rf'[^{"".join(firsts)}"\\\x00-\x1f\x7f]{_REST}']
+    ways += ['"'] * ("" not in names)
+    for escaped, first in firsts.items():
+        ways.append(f"{escaped}(?:{_other_name({name[1:] for name in names if name.startswith(first)})})")
+    return "|".join(ways)
 
 
 @cache
