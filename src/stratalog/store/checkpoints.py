@@ -19,7 +19,7 @@ from stratalog.errors import FormatError
 from stratalog.format import checkpoints as formats
 from stratalog.log.check.damage import reason_of
 from stratalog.log.context import LogContext
-from stratalog.log.read.follower import STILL_NS
+from stratalog.log.read.follower import is_still
 from stratalog.log.write.writer import PartitionWriter
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class OffsetCheckpoint:
             read_at = time.time_ns()
             entries = self.read()
             # A file replaced just before may be replaced again without its time moving.
-            still = stat is None or read_at - stat.changed_ns > STILL_NS
+            still = stat is None or is_still(stat.changed_ns, read_at)
             self._written = (now if still else None, entries)
         return entries
 

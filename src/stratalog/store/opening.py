@@ -31,7 +31,7 @@ from stratalog.format.settings import Settings
 from stratalog.fs.contract import is_device_failure, is_refusal
 from stratalog.log.check.damage import UNKNOWN, Damage
 from stratalog.log.names import partition_dir
-from stratalog.log.read.follower import STILL_NS
+from stratalog.log.read.follower import is_still
 from stratalog.log.write.recovery import OpenAs, RecoveryReport, open_partition
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.catalog import Place, TopicEntry
@@ -146,8 +146,7 @@ class Opening:
         if not seen or seen != self._seen:
             looked_at = time.time_ns()
             self.load()
-            changed = max((mtime for mtime, _ in seen), default=0)
-            self._seen = seen if looked_at - changed > STILL_NS else ()
+            self._seen = seen if all(is_still(mtime, looked_at) for mtime, _ in seen) else ()
 
     def _settings_and_listings(self) -> tuple[Settings, dict[LogDir, Listing]]:
         """Read both; beside a holder again until no change of the settings came between."""

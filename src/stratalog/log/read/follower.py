@@ -43,8 +43,13 @@ POLL_S = 0.01
 MAX_MOVES = 10
 """How often one refresh follows a partition that keeps moving."""
 MAX_SEGMENT_BYTES = 2**31 - 1
-STILL_NS = 50_000_000
-"""A directory changed less than this before it was listed may change again without its time moving."""
+TICK_NS, COARSE_TICK_NS = 50_000_000, 3_000_000_000
+"""A clock of file times moves at least this often, and that of a file system which keeps whole seconds."""
+
+
+def is_still(changed_ns: int, looked_at_ns: int) -> bool:
+    """Return False if a file or directory that changed then may change again without its time moving."""
+    return looked_at_ns - changed_ns > (TICK_NS if changed_ns % 1_000_000_000 else COARSE_TICK_NS)
 
 
 class LiveSegment(Segment):
@@ -403,7 +408,7 @@ class PartitionFollower:
                 self._check_owner()
                 listed_at = time.time_ns()
                 found = self._list(last, tail)
-                if listed_at - stat.mtime_ns > STILL_NS:
+                if is_still(stat.mtime_ns, listed_at):
                     found = found._replace(stamp=stamp)
             cold, archive_start = self._cold_of()
             self._unsynced.mark(found.segments, tail)

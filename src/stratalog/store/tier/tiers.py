@@ -10,6 +10,7 @@ Crash policy: the copy is replaced atomically, after the archive's manifest and 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
@@ -22,6 +23,7 @@ from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext
 from stratalog.log.names import ARCHIVE, KEYINDEX, parse_partition_dir
 from stratalog.log.read.archived_segment import ArchivedSegment
+from stratalog.log.read.follower import is_still
 from stratalog.log.read.list_offsets import read_epochs
 from stratalog.log.segment.directory_state import list_files, view_of
 from stratalog.log.segment.segment import Segment
@@ -284,8 +286,9 @@ class ColdFollower:
             self._tier = Tier(self._context, self._directory, self._open_archive())
         seen = (stat.mtime_ns, *stat.identity)
         if seen != self._seen:
+            read_at = time.time_ns()
             self._tier.load()
-            self._seen = seen
+            self._seen = seen if is_still(stat.mtime_ns, read_at) else ()
         return self._tier.cold()
 
 

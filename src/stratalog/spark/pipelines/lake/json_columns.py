@@ -7,10 +7,11 @@ record alone.
 
 A batch is parsed at once by Arrow. Only if something in it is wrong, or was in a batch before it, its records
 are looked at first. Most of them have only members that plainly fit, which a regular expression tells in a
-fifth of the parser's time. For the others Python's parser finds the values that do not fit, column by column.
-Arrow then parses the records at once, and others by themselves, without the columns that do not fit them. So
-a misfit costs little more than a value that fits. Where the two parsers disagree (a field twice, half a
-surrogate pair), Arrow decides, record by record.
+fifth of the parser's time. Another one for each column tells the records with one value that plainly does
+not fit it: a number in a STRING column, a text in an INT column. For what is left Python's parser finds the
+values that do not fit, column by column. Arrow then parses the records at once, and others by themselves,
+without the columns that do not fit them. Where the two parsers disagree (a field twice, half a surrogate
+pair), Arrow decides, record by record.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import datetime as dt
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from typing import Any
 
@@ -259,10 +260,9 @@ def _sort_out(values: pa.Array, texts: list[bytes], schema: pa.Schema, on_misfit
     fitting = [row for row in range(len(texts)) if row not in wrong_rows] if wrong_rows else range(len(texts))
     groups: dict[tuple[int, ...], list[int]] = {}
     for row, columns in found.misfits.items():
-        if _kept(columns, schema, on_misfit):
-            groups.setdefault(tuple(columns), []).append(row)
-        else:
-            done.bad[row] = found.reason(row)
+        groups.setdefault(tuple(columns), []).append(row)
+    for left_out in [each for each in groups if not _kept(each, schema, on_misfit)]:
+        done.bad.update((row, found.reason(row)) for row in groups.pop(left_out))
     pieces: list[pa.RecordBatch] = []
     order: list[int] = []
     for wrong, rows in (((), fitting), *groups.items()):
@@ -271,10 +271,7 @@ def _sort_out(values: pa.Array, texts: list[bytes], schema: pa.Schema, on_misfit
             if isinstance(part, str):
                 done.bad[own[0]] = part
                 continue
-            members: Sequence[Mapping[str, str]] = [{}] * len(own)
-            if wrong and on_misfit == "text":
-                members = [_members(texts[row]) for row in own]
-            pieces.append(_completed(part, schema, members))
+            pieces.append(_completed(part, own, schema, found if on_misfit == "text" else None))
             order += own
     if pieces:
         done.columns = pa.concat_batches(pieces)
@@ -284,15 +281,17 @@ def _sort_out(values: pa.Array, texts: list[bytes], schema: pa.Schema, on_misfit
 
 
 def _completed(
-    part: pa.RecordBatch, schema: pa.Schema, members: Sequence[Mapping[str, str]]
+    part: pa.RecordBatch, rows: Sequence[int], schema: pa.Schema, found: _Found | None
 ) -> pa.RecordBatch:
     """Add the columns that were left out: the texts of the records' members, null where there is none."""
-    columns = [
-        part.column(each.name)
-        if each.name in part.schema.names
-        else pa.array([one.get(each.name) for one in members], each.type)
-        for each in schema
-    ]
+    columns = []
+    for each in schema:
+        if each.name in part.schema.names:
+            columns.append(part.column(each.name))
+        elif found is None:
+            columns.append(pa.nulls(len(rows), each.type))
+        else:
+            columns.append(pa.array([found.written(row, each.name) for row in rows], each.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -451,8 +450,13 @@ class _Found:
         self.misfits: dict[int, list[int]] = {}
         """Rows with values that do not fit, and the columns of these values."""
         self._fields = list(schema)
+        self._texts = texts
+        self._members: dict[int, Mapping[str, str]] = {}
         self._decoder = _EXACTLY if _has_decimals(schema) else _PLAINLY
-        rows = _not_plain(values, schema)
+        self._plain = _Plain(values, texts, schema)
+        for at, some in self._plain.misfits.items():
+            self.misfits.update({row: [at] for row in some})
+        rows = self._plain.others
         self._objects = {row: self._object(row, texts[row]) for row in rows}
         for at, each in enumerate(schema):
             column = [one.get(each.name) for one in self._objects.values()]
@@ -479,8 +483,21 @@ class _Found:
                 self.bad[row] = f"does not fit the schema: {_excerpt(found)} is not an object"
         return {}
 
+    def written(self, row: int, name: str) -> str | None:
+        """Return a value that does not fit, as it is written."""
+        if row in self._plain.written:
+            return self._plain.written[row]
+        if row not in self._members:
+            self._members[row] = _members(self._texts[row])
+        return self._members[row].get(name)
+
     def reason(self, row: int) -> str:
         """Return why a row does not fit."""
+        written = self._plain.written
+        if row in written:
+            each = self._fields[self.misfits[row][0]]
+            text = _cut(written[row])
+            return f"does not fit the schema: {each.name} is {text}, expected {ddl_of(each.type)}"
         return "does not fit the schema: " + "; ".join(
             f"{field.name} is {_excerpt(self._objects[row][field.name])}, expected {ddl_of(field.type)}"
             for field in map(self._fields.__getitem__, self.misfits[row])
@@ -488,7 +505,10 @@ class _Found:
 
 
 def _excerpt(value: object) -> str:
-    text = _WRITER.encode(value)
+    return _cut(_WRITER.encode(value))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
@@ -570,34 +590,101 @@ _DAY = (
 )
 _HOUR = "(?:[01][0-9]|2[0-3])"
 _TIME = rf"[T ]{_HOUR}:[0-5][0-9]:[0-5][0-9](?:\.[0-9]{{1,6}})?(?:Z|[+-]{_HOUR}:[0-5][0-9])?"
+_NEVER = r"[^\x00-\x{10FFFF}]"
 _MOST_PATTERN = 20_000
 """A longer pattern is not tried: every level of a schema doubles it."""
 
 
-def _not_plain(values: pa.Array, schema: pa.Schema) -> list[int]:
-    """Return the rows of texts that may be something else than objects whose members are of the schema and
-    fit beyond doubt.
+class _Plain:
+    """What regular expressions tell of texts: which are objects whose members beyond doubt fit or have plain
+    values and names that the schema does not have, and which are such objects but for one value that beyond
+    doubt does not fit.
 
-    A row says nothing: it may have a member of another name, an escape in a text, or a number close to the
-    limits.
+    Nothing is said of the others: one may have an escape in a text, or a number close to the limits.
     """
-    pattern = _object_pattern(schema)
-    every = list(range(len(values)))
-    if len(pattern) > _MOST_PATTERN:
-        return every
+
+    def __init__(self, values: pa.Array, texts: list[bytes], schema: pa.Schema) -> None:
+        self.misfits: dict[int, list[int]] = {}
+        """Rows with one value that does not fit, by its column."""
+        self.others = list(range(len(texts)))
+        """Rows of which nothing is known."""
+        self._schema = schema
+        self._lines = _utf8(values, texts)
+        also = _other_member(schema.names)
+        if len(_object_pattern(schema, also)) > _MOST_PATTERN:
+            also = _NEVER
+        if len(pattern := _object_pattern(schema, also)) > _MOST_PATTERN:
+            return
+        self._take(pattern)
+        below = {name for each in schema for name in _names_below(each.type)}
+        for at, each in enumerate(schema):
+            rest = [other for place, other in enumerate(schema) if place != at]
+            if self.others and _is_plain_name(each) and each.name not in below:
+                self.misfits[at] = self._take(_object_pattern(rest, also, but=each))
+
+    def _take(self, pattern: str) -> list[int]:
+        """Return the rows that match, and know them."""
+        every = len(self.others) == len(self._lines)
+        lines = self._lines if every else self._lines.take(pa.array(self.others, pa.int64()))
+        match = pc.fill_null(pc.match_substring_regex(lines, rf"\A{_S}{pattern}{_S}\z"), False)
+        rows = pa.array(self.others, pa.int64())
+        self.others = rows.filter(pc.invert(match)).to_pylist()
+        taken: list[int] = rows.filter(match).to_pylist()
+        return taken
+
+    @cached_property
+    def written(self) -> dict[int, str]:
+        """The values that do not fit, as they are written: as Python writes them, too."""
+        found: dict[int, str] = {}
+        for at, rows in self.misfits.items():
+            pattern = rf'"{self._schema.field(at).name}"{_S}:{_S}(?P<v>"[^"]*"|[-+.0-9a-z]+)'
+            lines = self._lines.take(pa.array(rows, pa.int64()))
+            found.update(zip(rows, pc.extract_regex(lines, pattern).field("v").to_pylist(), strict=True))
+        return found
+
+
+def _utf8(values: pa.Array, texts: list[bytes]) -> pa.Array:
+    """Return texts as strings, null where one is not UTF-8."""
     try:
-        plain = pc.match_substring_regex(values.cast(pa.string()), rf"\A{_S}{pattern}{_S}\z")
-    except pa.ArrowInvalid:  # one is not UTF-8
-        return every
-    rows: list[int] = pc.indices_nonzero(pc.invert(plain)).to_pylist()
-    return rows
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([text if _is_utf8(text) else None for text in texts], pa.binary()).cast(pa.string())
 
 
-def _object_pattern(fields: Iterable[pa.Field]) -> str:
-    """Return a pattern for objects of these members, each of them plainly fitting or null."""
-    known = [each for each in fields if re.fullmatch("[A-Za-z0-9_]+", each.name)]
-    each = "|".join(f'"{one.name}"{_S}:{_S}(?:{_pattern(one.type)}|null)' for one in known)
-    return rf"\{{{_S}(?:(?:{each})(?:{_S},{_S}(?:{each}))*{_S})?\}}" if known else rf"\{{{_S}\}}"
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _names_below(kind: pa.DataType) -> Iterator[str]:
+    """Return the names of fields inside a type."""
+    if pa.types.is_list(kind):
+        yield from _names_below(kind.value_type)
+    elif pa.types.is_struct(kind):
+        for each in kind:
+            yield each.name
+            yield from _names_below(each.type)
+
+
+def _is_plain_name(each: pa.Field) -> bool:
+    return re.fullmatch("[A-Za-z0-9_]+", each.name) is not None
+
+
+def _object_pattern(fields: Iterable[pa.Field], also: str = _NEVER, but: pa.Field | None = None) -> str:
+    """Return a pattern for objects of these members, each of them plainly fitting or null.
+
+    ``also``: a pattern for other members. ``but``: one more member, whose value plainly does not fit.
+    """
+    known = [each for each in fields if _is_plain_name(each)]
+    members = [f'"{one.name}"{_S}:{_S}(?:{_pattern(one.type)}|null)' for one in known]
+    each = "|".join([*members, also])
+    if but is not None:
+        wrong = f'"{but.name}"{_S}:{_S}(?:{_wrong_pattern(but.type)})'
+        return rf"\{{{_S}(?:(?:{each}){_S},{_S})*{wrong}{_S}(?:,{_S}(?:{each}){_S})*\}}"
+    return rf"\{{{_S}(?:(?:{each})(?:{_S},{_S}(?:{each}))*{_S})?\}}"
 
 
 @cache
@@ -618,6 +705,50 @@ def _pattern(kind: pa.DataType) -> str:
     if _is_moment(kind):
         return f'"{_DAY}"' if pa.types.is_date(kind) else f'"{_DAY}{_TIME}"'
     return "true|false" if pa.types.is_boolean(kind) else r'"[^"\\\x00-\x1f\x7f]*"'
+
+
+_REST = r'[^"\\\x00-\x1f\x7f]*"'
+_TEXT, _WORD = '"' + _REST, rf'"(?:"|[A-Za-z]{_REST})'
+_INT, _FRACTION = "0|-?[1-9][0-9]{0,17}", r"-?(?:0|[1-9][0-9]{0,8})\.(?:0|[0-9]{0,3}[1-9])"
+_BOOL = "true|false"
+
+
+_PLAIN_NUMBER = r"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?"
+_SCALAR = f"(?:{_TEXT}|{_PLAIN_NUMBER}|{_BOOL}|null)"
+
+
+def _other_member(names: Iterable[str]) -> str:
+    """Return a pattern for a member of none of these names, with a plain value or a list of such values."""
+    some = rf"\[{_S}(?:{_SCALAR}(?:{_S},{_S}{_SCALAR})*{_S})?\]"
+    return rf'"(?:{_other_name({*names})}){_S}:{_S}(?:{_SCALAR}|{some})'
+
+
+def _other_name(names: Set[str]) -> str:
+    """Return a pattern for text up to a quote that is none of these names."""
+    firsts = {f"\\x{{{ord(name[0]):x}}}": name[0] for name in sorted(names) if name}
+    ways = [rf'[^{"".join(firsts)}"\\\x00-\x1f\x7f]{_REST}']
+    ways += ['"'] * ("" not in names)
+    for escaped, first in firsts.items():
+        ways.append(f"{escaped}(?:{_other_name({name[1:] for name in names if name.startswith(first)})})")
+    return "|".join(ways)
+
+
+@cache
+def _wrong_pattern(kind: pa.DataType) -> str:
+    """Return a pattern for values that beyond doubt do not fit a type, written as Python would write them."""
+    if pa.types.is_integer(kind):
+        digits = len(str(1 << (kind.bit_width - 1)))
+        too_long = f"|-?[1-9][0-9]{{{digits},18}}" if kind.bit_width < 64 else ""
+        return f"{_TEXT}|{_FRACTION}|{_BOOL}{too_long}"
+    if pa.types.is_decimal(kind):
+        return f"{_WORD}|{_BOOL}"
+    if pa.types.is_floating(kind):
+        return f"{_TEXT}|{_BOOL}"
+    if _is_moment(kind):
+        return f"{_WORD}|{_INT}|{_FRACTION}|{_BOOL}"
+    if kind == pa.string():
+        return f"{_INT}|{_FRACTION}|{_BOOL}"
+    return f"{_TEXT}|{_INT}|{_FRACTION}" + f"|{_BOOL}" * (not pa.types.is_boolean(kind))
 
 
 def _digits(count: int) -> str:
