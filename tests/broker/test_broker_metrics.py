@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 import signal
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from stratalog import Broker, Store
-from stratalog.broker.operations.metrics import CONTENT_TYPE, Metric, MetricsServer, text
+from stratalog.broker.operations.metrics import CLIENT_S, CLIENTS, CONTENT_TYPE, Metric, MetricsServer, text
 from stratalog.errors import InvalidArgumentError
 from tests.broker.test_broker_bytes import batch, client, produce_fields
 from tests.broker.test_broker_settings import WAIT_S, refused, serve
@@ -96,6 +98,44 @@ def test_clients_that_stop_or_send_garbage_keep_nobody_waiting_for_long(
         silent.sendall(b"GET /met")
         bad.sendall(b"\x16\x03\x01" + bytes(500))
         assert asked(metrics)["stratalog_connections"] == 0
+
+
+def test_clients_that_send_slowly_keep_neither_others_nor_the_end_waiting(broker: Broker) -> None:
+    done = threading.Event()
+    with ExitStack() as stack:
+        slow: list[socket.socket] = []
+        stack.callback(done.set)
+
+        def drip() -> None:
+            while not done.wait(0.2):
+                for each in slow:
+                    with suppress(OSError):
+                        each.sendall(b"a")
+
+        with MetricsServer(broker, "127.0.0.1", 0) as server:
+            for _ in range(CLIENTS - 1):
+                slow.append(stack.enter_context(socket.create_connection(server.address)))
+                slow[-1].sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+            threading.Thread(target=drip, daemon=True).start()
+            began_s = time.monotonic()
+            assert asked(server)["stratalog_connections"] == 0
+            assert time.monotonic() - began_s < CLIENT_S / 2
+            slow[0].settimeout(WAIT_S)
+            assert slow[0].recv(1) == b""  # dropped, though it never stopped
+            slow.append(stack.enter_context(socket.create_connection(server.address)))
+            slow[-1].sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+            time.sleep(0.3)
+            began_s = time.monotonic()
+        assert time.monotonic() - began_s < CLIENT_S / 2
+
+
+def test_more_clients_than_are_answered_at_once_are_sent_away(metrics: MetricsServer) -> None:
+    with ExitStack() as stack:
+        for _ in range(CLIENTS):
+            stack.enter_context(socket.create_connection(metrics.address))
+        last = stack.enter_context(socket.create_connection(metrics.address, timeout=CLIENT_S / 2))
+        assert last.recv(1) == b""
+    assert asked(metrics)["stratalog_connections"] == 0
 
 
 def test_a_taken_address_is_an_error_that_says_so(broker: Broker, metrics: MetricsServer) -> None:

@@ -1,23 +1,28 @@
 """What a broker tells a monitoring system: `GET /metrics`, in the text format that Prometheus reads.
 
-An HTTP server in a thread of its own answers one request at a time; a client that stops within a request is
-dropped after `CLIENT_S`. Numbers are collected when they are asked for, from memory and a few calls of the
-operating system: nothing is counted for them on the way of a request but the request itself.
+Each client of its HTTP server has a thread and `CLIENT_S` for its request, however slowly it sends; at most
+`CLIENTS` are connected. None can keep another, or the end of the server, waiting. Numbers are collected when
+they are asked for, from memory and a few calls of the operating system: nothing is counted for them on the
+way of a request but the request itself.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import resource
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stratalog.broker.server import ACCEPT_AGAIN_S
 from stratalog.errors import InvalidArgumentError, StratalogError
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.lifecycle.reports import LogDirInfo
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from stratalog.broker.server import Broker
 
 CLIENT_S = 5.0
+CLIENTS = 16
 PATH = "/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -196,26 +202,76 @@ class MetricsServer:
         self._thread.join()
 
 
-class _Server(HTTPServer):
+class _Server(socketserver.ThreadingMixIn, HTTPServer):
     request_queue_size = 16
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._clients: set[Any] = set()
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
         """Bind without asking the resolver for a name, which may take long."""
         socketserver.TCPServer.server_bind(self)
 
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a client; one that cannot be accepted is ready again at once."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(ACCEPT_AGAIN_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a client in a thread of its own, unless there are too many."""
+        if len(self._clients) >= CLIENTS:
+            self.shutdown_request(request)
+            return
+        self._clients.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Say goodbye to a client."""
+        self._clients.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Close the listener, then the clients, and wait for their threads."""
+        for each in list(self._clients):
+            with contextlib.suppress(OSError):  # it is gone already
+                each.shutdown(socket.SHUT_RDWR)
+        super().server_close()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: a client that goes away in the middle harms nobody."""
 
 
+class _Received(io.RawIOBase):
+    """What a client sends until its time is up."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._until_s = time.monotonic() + CLIENT_S
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left_s)
+        return self._sock.recv_into(buffer)
+
+
 def _handler(broker: Broker) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = CLIENT_S
         server_version = "stratalog"
         sys_version = ""
+
+        def setup(self) -> None:
+            super().setup()
+            self.rfile = io.BufferedReader(_Received(self.connection))
 
         def do_GET(self) -> None:
             if self.path.partition("?")[0] != PATH:
@@ -223,9 +279,10 @@ def _handler(broker: Broker) -> type[BaseHTTPRequestHandler]:
                 return
             try:
                 data = text(collect(broker)).encode()
-            except StratalogError as error:
+            except (StratalogError, OSError) as error:
                 self.send_error(503, "the store does not answer", str(error))
                 return
+            self.connection.settimeout(CLIENT_S)  # for all of the answer
             self.send_response(200)
             self.send_header("Content-Type", CONTENT_TYPE)
             self.send_header("Content-Length", str(len(data)))
