@@ -49,7 +49,8 @@ check: setup ## before each commit, in under two minutes: style, types, import r
 
 # A whole run needs every part; some tests, picked by their paths, only those that these name.
 TEST_PARTS = $(addprefix $(VENV)/.,$(if $(filter tests/%,$(TESTS)),$(foreach part,spark bench,$(findstring $(part),$(TESTS))),spark bench))
-test: setup $(TEST_PARTS) ## every test that needs no Kafka broker (Spark wants a JDK); TESTS="tests/log -k roll" picks some, PURE=1 uses the interpreted kernel, LONG=1 adds the long ones
+test: setup $(TEST_PARTS) ## every test that needs no Kafka broker (Spark wants a JDK; kcat is used if it is there); TESTS="tests/log -k roll" picks some, PURE=1 uses the interpreted kernel, LONG=1 adds the long ones
+	@$(if $(TESTS),,tests/interop/need_jdk.sh kcat || true)
 	@$(if $(PURE),STRATALOG_PURE=1) $(PY) -m pytest -q -n 2 --dist worksteal $(MARKS) $(or $(TESTS),--ignore=tests/spark)
 	@$(if $(TESTS),,tests/interop/need_jdk.sh && $(PY) -m pytest -q $(MARKS) tests/spark)
 
@@ -100,8 +101,8 @@ bench-broker: setup $(VENV)/.bench $(KAFKA) ## the broker beside a warm Kafka 4.
 	@tests/interop/need_jdk.sh maven
 	@$(PY) -m bench.broker $(BENCH)
 
-interop: setup $(VENV)/.spark $(KAFKA) $(DELTA) ## with a real Kafka 4.3.1 broker and its dump tool, clients in other languages, and Delta Lake's connector for Spark (needs a JDK 17 or later, Go, Node and kcat, and Maven once); LONG=1 runs the clients on Kafka too
-	@tests/interop/need_jdk.sh kcat npm go || tests/interop/need_jdk.sh
+interop: setup $(VENV)/.spark $(KAFKA) $(DELTA) ## with a real Kafka 4.3.1 broker and its dump tool, clients in other languages, and Delta Lake's connector for Spark (needs a JDK 17 or later, Go and Node, and Maven once); LONG=1 runs the clients on Kafka too
+	@tests/interop/need_jdk.sh npm go || tests/interop/need_jdk.sh
 	@$(PY) -m pytest -q -m $(if $(LONG),interop,"interop and not long") $(or $(TESTS),tests/interop)
 
 spark-next: setup $(VENV)/.spark $(SPARK43) ## the Spark source, streams and sink on PySpark 4.3

@@ -11,6 +11,7 @@ SLOW = (
     "tests/archive/test_archive_s3_store.py",
     "tests/broker/test_broker_campaign.py",
     "tests/broker/test_broker_fuzz.py",
+    "tests/broker/test_broker_kcat.py",
     "tests/broker/test_broker_transactions_clients.py",
     "tests/cli/test_cli_copies.py",
     "tests/cli/test_cli_damage_named.py",

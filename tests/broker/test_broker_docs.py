@@ -23,7 +23,7 @@ def test_the_table_of_apis_is_that_of_the_code(broker: Broker) -> None:
 
 
 def test_the_table_of_clients_has_the_versions_that_are_tested() -> None:
-    """And a dash where a program has no such scenario. `make interop` looks at kcat's version."""
+    """And a dash where a program has no such scenario. What tests kcat looks at its version."""
     table = PAGE.read_text().partition("<!-- clients -->")[2].split("\n\n")[1]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
     told = {row[0].split(" (")[0]: row for row in rows}

@@ -303,14 +303,30 @@ def test_random_lives_keep_the_rules(seed: int) -> None:
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
 def test_two_consumers_share_and_one_takes_over(broker: Broker, store: Store, assignor: str) -> None:
-    store.create_topic("orders", 4)
+    """Every record is read once."""
+    topic = store.create_topic("orders", 4)
     settings = {"partition.assignment.strategy": assignor}
+    found: list[bytes] = []
+
+    def more(*members: Consumer) -> None:
+        """Append ten records to each partition and read them."""
+        begin = len(found)
+        for n in range(begin, begin + 40):
+            topic.append(b"%d" % n, partition=n % 4)
+        for each in members:
+            found.extend(values(each, 40 // len(members)))
+            each.commit(asynchronous=False)
+
     with consumer(broker.bootstrap_servers, **settings) as first:
         until(lambda: partitions_of(first) == {0, 1, 2, 3}, first)
+        more(first)
         with consumer(broker.bootstrap_servers, **settings) as second:
             until(lambda: len(partitions_of(first)) == len(partitions_of(second)) == 2, first, second)
             assert partitions_of(first) | partitions_of(second) == {0, 1, 2, 3}
+            more(first, second)
         until(lambda: partitions_of(first) == {0, 1, 2, 3}, first)
+        more(first)
+    assert sorted(map(int, found)) == list(range(120))
 
 
 def test_what_was_committed_is_where_the_next_one_goes_on(broker: Broker, store: Store) -> None:

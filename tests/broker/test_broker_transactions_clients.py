@@ -25,6 +25,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaProducer
+from kafka.errors import KafkaError as PythonKafkaError
+from kafka.errors import ProducerFencedError
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as PythonTopicPartition
 
@@ -197,6 +199,14 @@ def test_kafka_python(broker: Broker, store: Store) -> None:
             else:
                 made.flush()
                 made.abort_transaction()
+        other = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id="python")
+        other.init_transactions()
+        other.close()
+        made.begin_transaction()
+        with pytest.raises(ProducerFencedError):
+            made.send("orders", b"zombie", partition=0).get(WAIT_S)
+        with pytest.raises(PythonKafkaError, match="ProducerFencedError"):
+            made.commit_transaction()
     finally:
         made.close()
     assert seen(store) == sorted(b"1-%d" % n for n in range(10) for _ in range(2))

@@ -48,7 +48,7 @@ def needed(tool: str, what: str) -> str:
     found = shutil.which(tool)
     if found is None:
         pytest.skip(
-            f"{tool} is not installed, and {what} needs it; `make interop` installs it as root on Debian"
+            f"{tool} is not installed, and {what} needs it; make installs it for the tests as root on Debian"
         )
     return found
 

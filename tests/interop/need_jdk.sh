@@ -28,8 +28,10 @@ packages=$(missing "$@" | xargs)
 if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
     echo "interop: installing $packages from Debian's packages"
     export DEBIAN_FRONTEND=noninteractive
-    # shellcheck disable=SC2086 # a list of names
-    { apt-get -qq update && apt-get -qq install -y --no-install-recommends $packages; } >/dev/null
+    apt-get -qq update >/dev/null || true
+    for package in $packages; do # each by itself: one that cannot be had leaves the others
+        apt-get -qq install -y --no-install-recommends "$package" >/dev/null || true
+    done
     packages=$(missing "$@" | xargs)
 fi
 

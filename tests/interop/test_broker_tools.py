@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException, Producer
 
 import stratalog
 from stratalog import Broker, Store
@@ -174,6 +175,30 @@ def test_the_cluster(tools: Tools, store: Store) -> None:
         "--topic", "elected", "--partition", "0",
     )  # fmt: skip
     assert "Valid replica already elected for partitions elected-0" in told
+
+
+def test_transactions_are_shown_and_ended(tools: Tools, store: Store) -> None:
+    store.create_topic("moved", 2)
+    made = Producer({"bootstrap.servers": tools.bootstrap, "transactional.id": "mover", "log_level": 0})
+    made.init_transactions(60)
+    made.begin_transaction()
+    made.produce("moved", b"open", partition=1)
+    assert made.flush(60) == 0
+    transactions = "TransactionsCommand", "--bootstrap-server", "{}"
+    told = tools.run(*transactions, "list", "--transactional-id-pattern", "mov.*")
+    [row] = re.findall(r"^mover\s+1\s+(\d+)\s+Ongoing", told, re.MULTILINE)
+    told = tools.run(*transactions, "describe", "--transactional-id", "mover")
+    assert re.search(rf"^1\s+mover\s+{row}\s+0\s+Ongoing\s+60000\s.*\smoved-1\s*$", told, re.MULTILINE)
+    told = tools.run(*transactions, "describe-producers", "--topic", "moved", "--partition", "1")
+    assert re.search(rf"^{row}\s+0\s+-1\s+0\s+\d+\s+0\s*$", told, re.MULTILINE)
+    told = tools.run(*transactions, "find-hanging", "--topic", "moved")
+    assert "moved" not in told, "a transaction with a coordinator does not hang"
+    tools.run(*transactions, "forceTerminateTransaction", "--transactionalId", "mover")
+    with pytest.raises(KafkaException, match="fenced"):
+        made.commit_transaction(60)
+    assert "Ongoing" not in tools.run(*transactions, "describe", "--transactional-id", "mover")
+    assert store["moved"].high_watermark(1, "read_committed") == store["moved"].log_end_offset(1) == 2
+    assert list(store["moved"].read(isolation="read_committed")) == []
 
 
 def test_perf_clients_at_the_same_time(tools: Tools, store: Store) -> None:

@@ -179,6 +179,7 @@ async function adminCalls() {
   await until(() => member.places.length === 3)
   await assert.rejects(admin.deleteGroups(['node-admin']))
   await member.leave()
+  // each of these two sleeps for five seconds by itself, at Kafka too
   await admin.setOffsets({ groupId: 'node-admin', topic, partitions: [{ partition: 0, offset: '12' }] })
   await admin.resetOffsets({ groupId: 'node-admin', topic, earliest: true })
   assert.ok((await admin.listGroups()).groups.some((each) => each.groupId === 'node-admin'))
