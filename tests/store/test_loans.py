@@ -176,7 +176,7 @@ def test_what_is_lent_is_left_alone_and_given_to_who_needs_it(tmp_path: Path) ->
         assert {record.key for record in store.topic("t").read(0)} == {
             b"k%d" % at for at in (0, 1, 2, 4, 5, 6)
         }
-        with pytest.raises(errors.ControlError, match="begin it again"):
+        with pytest.raises(errors.ControlError, match="start it again"):
             store.take_in_compaction(token, cleaned)
         assert elsewhere(store, fs, "t") == []
         assert len(list(store.topic("t").read(0))) == 6

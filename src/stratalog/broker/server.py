@@ -296,6 +296,7 @@ class Broker:
             )
         if not store.groups.begin_serving():
             raise InvalidArgumentError("another broker serves this store: stop it first")
+        store.partitions.served = True
         self.store = store
         self.limits = limits
         self.auto_create_topics = auto_create_topics
@@ -325,6 +326,7 @@ class Broker:
         except BaseException:
             self.pool.shutdown(wait=False)
             self.loop.close()
+            store.partitions.served = False
             store.groups.end_serving()
             raise
         self._listener.setblocking(False)
@@ -370,6 +372,7 @@ class Broker:
             self.pool.shutdown(wait=True)
             self._mover.shutdown(wait=True, cancel_futures=True)
             self.loop.close()
+            self.store.partitions.served = False
             self.store.groups.end_serving()
 
     def stop(self) -> None:

@@ -75,6 +75,8 @@ class Partitions:
         self.archives = Archives(self, objects)
         self.opening = Opening(self)
         self.closed: Exception | None = None
+        self.served = False
+        """True while a network server of this process serves the store: nothing else should keep it busy."""
         self._last_checkpoint_s = context.clock.monotonic_s()
         self._ticker = Ticker(context, self.registry)
 

@@ -6,6 +6,7 @@
     swap               new segments take the place of old ones
     erase              every record of some keys goes
     remote_compaction  a round carried out by another process
+    child              the process that does so beside a broker
 
 When to run is decided elsewhere (`log.policy`, `store`).
 """

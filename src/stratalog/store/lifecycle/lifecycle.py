@@ -15,6 +15,7 @@ state of this module (how much time cleaning took, what the clocks did) starts f
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,7 +24,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stratalog import locks
-from stratalog.errors import ClosedError, ConfigError, StratalogError, UnknownTopicError
+from stratalog.errors import ClosedError, ConfigError, StorageError, StratalogError, UnknownTopicError
+from stratalog.fs import RealFileSystem
 from stratalog.log.clean import CleanReport, DuplicateEstimates, clean
 from stratalog.log.context import logger
 from stratalog.log.policy.cleaning import Backoff, Cleanable, Effort
@@ -33,6 +35,8 @@ from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.admin.control import Progress
 from stratalog.store.background import Troubles
 from stratalog.store.catalog import TopicEntry, View
+from stratalog.store.lifecycle import remote_compaction
+from stratalog.store.lifecycle.children import ChildProcess, Children
 from stratalog.store.lifecycle.planning import (
     Situation,
     cleanable_of,
@@ -41,13 +45,18 @@ from stratalog.store.lifecycle.planning import (
     plan,
     retain_steps,
 )
-from stratalog.store.lifecycle.remote_compaction import Loans
+from stratalog.store.lifecycle.remote_compaction import Loans, has_room
 from stratalog.store.lifecycle.reports import LifecycleReport
 from stratalog.store.moving import missing
 
 if TYPE_CHECKING:
+    from stratalog.log.clean.remote_compaction import Cleaned, CleaningTask
     from stratalog.store.partitions import Partitions
     from stratalog.store.tier.tiering import Tiering
+
+WORTH_A_CHILD_BYTES = 4 << 20
+"""Less is compacted in a thread, also beside a broker: it is done before a process is there."""
+_NO_CHILD = "compacting in a thread of the broker, which slows it down"
 
 Compactor = Callable[[Sequence[tuple[PartitionWriter, Cleanable]]], None]
 
@@ -314,6 +323,7 @@ class _Work:
         self._partitions = lifecycle.partitions
         self._progress = progress
         self._lock = locks.lock("round")
+        self._children = Children(lifecycle.is_stopping)
         self.notes: list[str] = []
         self.compactions: list[CleanReport] = []
 
@@ -381,17 +391,27 @@ class _Work:
         clock = self._partitions.context.clock
         began_s = clock.monotonic_s()
         threads, memory = self._lifecycle.cleaning_memory(len(work))
-        if threads == 1:
-            for writer, found in work:
-                self._compact_one(writer, found, memory, threads)
-        else:
-            with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-cleaner") as pool:
-                list(pool.map(lambda each: self._compact_one(each[0], each[1], memory, threads), work))
+        try:
+            if threads == 1:
+                for writer, found in work:
+                    self._compact_one(writer, found, memory, threads)
+            else:
+                with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-cleaner") as pool:
+                    list(pool.map(lambda each: self._compact_one(each[0], each[1], memory, threads), work))
+        finally:
+            self._children.close()
         self._lifecycle.spent(clock.monotonic_s() - began_s)
 
     def _compact_one(self, writer: PartitionWriter, found: Cleanable, memory: int, threads: int) -> None:
         lifecycle, partitions = self._lifecycle, self._partitions
         key = (writer.topic, writer.partition)
+        if self._wants_child(found):
+            try:
+                if self._compact_in_child(writer, found, threads):
+                    return
+            except Exception as error:  # noqa: BLE001 - the other partitions have their round
+                self.note(writer, "compaction failed", error)
+                return
         rate = partitions.config.get_float("log.cleaner.io.max.bytes.per.second")
         name = f"{writer.topic}-{writer.partition}"
         progress = self._progress
@@ -419,6 +439,90 @@ class _Work:
         lifecycle.cleaned(report, found.cleanable_bytes if unfinished else 0)
         with self._lock:
             self.compactions.append(report)
+
+    def _wants_child(self, found: Cleanable) -> bool:
+        partitions = self._partitions
+        return (
+            partitions.served
+            and type(partitions.context.fs) is RealFileSystem  # another one is this process's alone
+            and found.clean_bytes + found.cleanable_bytes >= WORTH_A_CHILD_BYTES
+        )
+
+    def _compact_in_child(self, writer: PartitionWriter, found: Cleanable, beside: int) -> bool:
+        """Compact in a process of its own; False where that is to be done here."""
+        lifecycle, loans = self._lifecycle, self._lifecycle.loans
+        try:
+            lent = loans.lend_due(writer, found, beside, inside=True)
+        except StorageError as error:
+            lifecycle.troubles.report(_NO_CHILD, error)
+            return False
+        if lent is None:
+            return False
+        token, task = lent
+        process = None
+        try:
+            if task.archived_end or not has_room(writer.context.fs, task):
+                return False
+            process = self._child()
+            if process is None:
+                return False
+            cleaned = self._cleaned_by(process, token, task)
+            if cleaned is None:
+                self.busy(writer)
+                return True
+            self._children.put_back(process)
+            process = None
+            report = loans.take_in(token, cleaned)
+        finally:
+            if process is not None:
+                process.close()
+            loans.give_back(token)  # nothing is left of it where it was taken in
+        with self._lock:
+            self.compactions.append(report)
+            if report.stopped is not None:
+                self.notes.append(f"{task.topic}-{task.partition}: not finished: {report.stopped}")
+        return True
+
+    def _child(self) -> ChildProcess | None:
+        """Return a process that compacts; None, with one warning, if there can be none."""
+        lifecycle = self._lifecycle
+        try:
+            process = self._children.take()
+        except StorageError as error:
+            if not lifecycle.stopping:
+                lifecycle.troubles.report(_NO_CHILD, error)
+            return None
+        lifecycle.troubles.clear(_NO_CHILD)
+        return process
+
+    def _cleaned_by(self, process: ChildProcess, token: str, task: CleaningTask) -> Cleaned | None:
+        """Return what a process made; None if nobody wants it any more."""
+        lifecycle, loans, progress = self._lifecycle, self._lifecycle.loans, self._progress
+        name = f"{task.topic}-{task.partition}"
+        heard_s = time.monotonic()
+
+        def heard(now: bool) -> bool:
+            nonlocal heard_s
+            if lifecycle.stopping:
+                return False
+            if not now:
+                return loans.is_lent(token)
+            heard_s = time.monotonic()
+            return bool(loans.extend([token]))
+
+        told = None if progress is None else lambda done, total: progress(name, done, total)
+        try:
+            cleaned = process.clean(task, heard, told)
+        except StorageError:
+            if lifecycle.stopping or not loans.is_lent(token):
+                return None  # what it worked on was taken from it
+            lifecycle.failed((task.topic, task.partition))
+            raise
+        silent_s = time.monotonic() - heard_s
+        if cleaned is None and silent_s >= remote_compaction.LOAN_S and not lifecycle.stopping:
+            lifecycle.failed((task.topic, task.partition))
+            raise StorageError(f"the process that compacts was silent for {silent_s:.0f} s: it was killed")
+        return cleaned
 
 
 SWEEP_EVERY_S = 3600.0

@@ -37,7 +37,7 @@ from stratalog.log.clean.swap import swap_in
 from stratalog.log.policy.cleaning import Cleanable
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write.writer import PartitionWriter
-from stratalog.store.journal.staging import Place, make_dir, owner_of, root_of
+from stratalog.store.journal.staging import SUFFIX, Place, make_dir, owner_of, root_of
 from stratalog.store.lifecycle.reports import LifecycleReport
 from stratalog.store.moving import copy_file
 
@@ -90,7 +90,7 @@ class Loans:
         def lend_one(due: Sequence[tuple[PartitionWriter, Cleanable]]) -> None:
             for writer, found in due:
                 try:
-                    made = self._lend(writer, found, beside)
+                    made = self.lend_due(writer, found, beside)
                 except (StratalogError, FileNotFoundError) as error:
                     notes.append(f"{writer.topic}-{writer.partition}: not lent: {error}")
                     continue
@@ -103,14 +103,21 @@ class Loans:
         report = replace(report, notes=(*report.notes, *notes))
         return (report, *lent[0]) if lent else (report, "", None)
 
-    def _lend(
-        self, writer: PartitionWriter, found: Cleanable, beside: int
+    def lend_due(
+        self, writer: PartitionWriter, found: Cleanable, beside: int, *, inside: bool = False
     ) -> tuple[str, CleaningTask] | None:
+        """Lend a partition of which it is known that it is due; None if another operation has it.
+
+        ``inside``: the borrower writes in the log directory, which a service may be confined to; its
+        directory has a name that the next start removes.
+        """
         lifecycle, partitions = self._lifecycle, self._lifecycle.partitions
         token = uuid.uuid4().hex
         place = Place(f"{QUERY}{token}", 0, owner_of(os.getpid()))
-        log_dir = partitions.place(writer.topic, writer.partition)[0].path
-        work = f"{root_of(log_dir)}/{place.name}"
+        log_dir = partitions.place(writer.topic, writer.partition)[0]
+        work = (
+            log_dir.aside(writer.directory, "delete") if inside else f"{root_of(log_dir.path)}/{place.name}"
+        )
         key = (writer.topic, writer.partition)
         if not lifecycle.claims.lend(key, token, LOAN_S):
             return None
@@ -139,6 +146,12 @@ class Loans:
             known = [self._loans[token] for token in tokens if token in self._loans]
         return [loan.token for loan in known if claims.extend(loan.key, loan.token, LOAN_S)]
 
+    def is_lent(self, token: str) -> bool:
+        """Return True if a loan is still valid."""
+        with self._lock:
+            loan = self._loans.get(token)
+        return loan is not None and self._lifecycle.claims.is_lent(loan.key, token)
+
     def give_back(self, token: str) -> None:
         """End a loan without a result; what the borrower wrote is removed."""
         with self._lock:
@@ -163,6 +176,8 @@ class Loans:
             with lifecycle.claims.redeem(loan.key, token) as ours:
                 if not ours or partitions.registry.view(*loan.key) is not loan.writer:
                     return _untouched(loan, cleaned.report, "another operation took the partition meanwhile")
+                if not loan.writer.config.compact:
+                    return _untouched(loan, cleaned.report, "the topic is no longer compacted")
                 for damage in cleaned.report.quarantined:
                     loan.writer.context.warn(
                         f"{damage.path}: {damage.reason}; compaction leaves this segment as it is"
@@ -250,8 +265,21 @@ class Loans:
                 fs.remove_tree(loan.work)
         except (FileNotFoundError, StorageError) as error:
             loan.writer.context.warn(f"{loan.work}: {error}; removed at the next start")
-        with suppress(FileNotFoundError, StorageError):
-            fs.remove_dir(loan.work.rpartition("/")[0])
+        root = loan.work.rpartition("/")[0]
+        if root.endswith(SUFFIX):
+            with suppress(FileNotFoundError, StorageError):
+                fs.remove_dir(root)
+
+
+def has_room(fs: FileSystem, task: CleaningTask) -> bool:
+    """Return True if there is room for a copy of all and as much again.
+
+    A round here needs less: the room of a group at a time.
+    """
+    try:
+        return fs.free_bytes(task.work) >= 2 * task.size_bytes
+    except (FileNotFoundError, StorageError):
+        return False
 
 
 def report_end(loan: _Loan) -> int:
