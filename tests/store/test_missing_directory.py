@@ -130,8 +130,8 @@ def test_a_topic_with_an_emptied_partition_directory_can_be_deleted(tmp_path: Pa
 
 def test_an_empty_directory_of_a_topic_being_made_is_completed(tmp_path: Path) -> None:
     with stratalog.open(tmp_path / "data", background=False) as store:
-        entry = store.create_topic("t", partitions=2) and store.partitions.entry("t")
-        store.partitions.settings.save_topic(entry, creating=0)
+        store.create_topic("t", partitions=2)
+        store.partitions.settings.save_topic(store.partitions.entry("t"), creating=0)
         shutil.copytree(tmp_path / "data", tmp_path / "copy")
     for file in (tmp_path / "copy" / "t-1").iterdir():
         file.unlink()
