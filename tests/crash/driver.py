@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 
 import stratalog
-from stratalog.errors import ClosedError, UnknownTopicError
+from stratalog.errors import ClosedError, OutOfOrderSequenceError, UnknownTopicError
 from stratalog.format import batch as batches
 from stratalog.model import Record
 from stratalog.store.store import Store
@@ -160,10 +160,17 @@ class Driver:
         history.acknowledge(done.base_offset, synced=sync or self.waits(log))
 
     def resend(self, log: Log, batch: RawBatch) -> None:
-        """A producer's last batch again: it must be recognised, where it is."""
-        done = self.topic(log).append_batches(log[1], batch.data)
-        if not done.duplicate or done.base_offset != batch.header.base_offset:
-            raise HistoryError(f"{log}: {done} for a retry of the batch at {batch.header.base_offset}")
+        """A producer's last batch again: recognised where it is, and refused after the end of its transaction."""
+        header = batch.header
+        ended = header.is_transactional and header.producer_id not in open_transactions(self.raw(log))
+        try:
+            done = self.topic(log).append_batches(log[1], batch.data)
+        except OutOfOrderSequenceError:
+            if ended:
+                return
+            raise
+        if ended or not done.duplicate or done.base_offset != header.base_offset:
+            raise HistoryError(f"{log}: {done} for a retry of the batch at {header.base_offset}")
 
     def end_transaction(self, log: Log, producer_id: int, *, commit: bool, sync: bool = False) -> None:
         history = self.logs[log]
