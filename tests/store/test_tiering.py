@@ -85,26 +85,34 @@ def test_nothing_leaves_before_it_is_safe_in_the_archive(tiered: Tiered) -> None
     tiered.check()
 
 
-def test_a_segment_deleted_while_the_archive_is_asked_stays_deleted(tiered: Tiered) -> None:
-    """No lock that deletions need is held while the archive answers."""
+@pytest.mark.parametrize("gone_from", ["this machine", "the archive too"])
+def test_a_segment_deleted_while_the_archive_is_asked_stays_deleted(tiered: Tiered, gone_from: str) -> None:
+    """No lock that deletions need is held while the archive answers, and what they remove is not missing."""
     tiered.seal(3)
     tiered.archive()
     writer = tiered.store.partitions.writer(TOPIC, 0)
     deleting = threading.Thread(target=tiered.delete_records, args=(12,))
+    dropped = threading.Event()
+    if gone_from == "the archive too":
+        dropped.set()
 
     def meanwhile(request: str) -> None:
-        if request.startswith("list") and deleting.ident is None:
+        if threading.current_thread() is deleting:
+            dropped.wait(10)
+        elif request.startswith("list") and deleting.ident is None:
             deleting.start()
             patience = time.monotonic() + 10
-            while writer.local_segments()[0].base_offset == 0:
+            while writer.local_segments()[0].base_offset == 0 or (dropped.is_set() and deleting.is_alive()):
                 assert time.monotonic() < patience, "a deletion of records waits for the archive's answer"
                 time.sleep(0.001)
 
     tiered.objects.before = meanwhile
     gone = tiered.tiering.drop_local(writer, 36)
+    dropped.set()
     deleting.join()
     assert [segment.base_offset for segment in gone] == [12, 24]
     tiered.check()
+    tiered.check_archive()
 
 
 def test_only_the_head_may_leave(tiered: Tiered) -> None:

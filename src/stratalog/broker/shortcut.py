@@ -62,6 +62,7 @@ class Shortcut:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._api = broker.apis[PRODUCE]
         self._loop = broker.loop
         self._registry = broker.store.partitions.registry
         self._state = self._registry.state
@@ -72,7 +73,7 @@ class Shortcut:
     def take(self, connection: Connection, frame: memoryview) -> bool:
         """Answer a request, now or as the turn ends; False, with nothing done, if it is not one of these."""
         found = parse_produce(frame)
-        if found is None:
+        if found is None or self._broker.apis[PRODUCE] is not self._api:  # another handler took its place
             return False
         version, _, acks, name, number, start, end, records = found
         if self._registry.state is not self._state:

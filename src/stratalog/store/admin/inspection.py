@@ -75,7 +75,7 @@ class DirectoryFacts:
 
 @dataclass(slots=True)
 class PartitionFacts:
-    """One partition; ``error`` says why it could not be read, and then ``log`` is empty."""
+    """One partition; ``error`` says why it could not be read, and then ``log`` has at most damages."""
 
     topic: str
     partition: int
@@ -248,7 +248,7 @@ class _Root:
                 full=full,
                 progress=progress,
             )
-            if not view.segments():
+            if not found.log.segments:
                 found.error = "the directory has no log file"
         except (StratalogError, OSError) as error:
             found.error = _why(error)

@@ -279,6 +279,9 @@ class Tiering:
                 break
             missing = tier.archive.missing(entry)
             if missing:
+                listed = tier.archive.manifest()
+                if listed is None or all(each.name != entry.name for each in listed.segments):
+                    continue  # deleted meanwhile: it leaves the manifest before its objects go
                 reason = f"the manifest lists it, but the archive does not have it; {segment.path()} is kept"
                 raise ArchiveError(reason, url=missing[0])
             held.append(entry)
