@@ -27,6 +27,8 @@ from stratalog import Record
 from stratalog.config import TopicConfig
 from stratalog.errors import CorruptionError, FormatError
 from stratalog.format import batch as batches
+from stratalog.format.checkpoints import RECOVERY_POINT, pack_offsets
+from stratalog.format.metadata import CLEAN_SHUTDOWN
 from stratalog.fs import HandleCache, MemoryFileSystem
 from stratalog.log.check.verify import verify_partition
 from stratalog.log.context import LogContext
@@ -378,8 +380,12 @@ def left_of(end: int) -> list[Record]:
 
 
 def test_every_byte_of_the_last_three_batches_cut_off() -> None:
-    """Never synced, so far as anybody knows: a torn tail, cut at the last whole batch, and life goes on."""
-    files = {path: data for path, data in build().items() if not path.endswith(".tail")}
+    """Never synced, so far as anybody knows: a torn tail, cut at the last whole batch, and life goes on.
+
+    Neither a tail nor a mark of a clean stop tells more, and the recovery point is where the segment begins.
+    """
+    files = {path: data for path, data in build().items() if not path.endswith((".tail", CLEAN_SHUTDOWN))}
+    files[f"{ROOT}/{RECOVERY_POINT}"] = pack_offsets({(TOPIC, 0): ACTIVE})
     for size, end in cuts():
         fs = filesystem({**files, LOG: files[LOG][:size]})
         assert list(read_records(follow(fs))) == left_of(end), size
@@ -409,6 +415,16 @@ def test_every_byte_of_the_last_three_synced_batches_cut_off() -> None:
         assert isinstance(found.error, CorruptionError), size
         assert writer.append_one(b"new", b"a", (), 2000).offset == 20, size
         writer.close()
+
+
+def test_without_a_tail_the_recovery_point_tells_what_was_synced() -> None:
+    """A reader names the loss as the next writer does, and shows what is left."""
+    files = {path: data for path, data in build().items() if not path.endswith((".tail", CLEAN_SHUTDOWN))}
+    for size, end in cuts():
+        fs = filesystem({**files, LOG: files[LOG][:size]})
+        found = answer(functools.partial(read_records, follow(fs)))
+        assert found.value == left_of(end), size
+        assert isinstance(found.error, CorruptionError), size
 
 
 def test_life_goes_on_beside_damage() -> None:

@@ -8,12 +8,14 @@ the same records by every door, and `verify` finds nothing wrong.
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import stratalog
 from stratalog import Record
+from stratalog.errors import CorruptionError
 from stratalog.format import checkpoints
 from stratalog.log.names import SNAPSHOT, SWAP, TAIL, parse_file, segment_name
 from stratalog.testing import Fact, ManualClock, MemoryFileSystem
@@ -68,6 +70,10 @@ def unsynced(fs: MemoryFileSystem, synced: int, kinds: tuple[str, ...]) -> list[
             past = parsed.base_offset > synced if parsed.kind == SNAPSHOT else parsed.base_offset >= synced
             found += [f"{HERE}/{name}"] if past else []
     return found
+
+
+def base_of(path: str) -> int:
+    return int(path.rpartition("/")[2].partition(".")[0])
 
 
 def harm(fs: MemoryFileSystem, path: str, how: str) -> None:
@@ -166,6 +172,52 @@ def test_a_log_that_was_not_synced_ends_where_the_power_cut_tore_it(
         assert list(store.topic("t").read()) == kept
         report = stratalog.verify(store)
         assert report.ok, report.damages
+
+
+@pytest.mark.parametrize("tail", ["whole", "empty"])
+@pytest.mark.parametrize("gone", [("log",), KINDS, ("log", *KINDS)])
+@pytest.mark.parametrize("nth", [0, 1, 2])
+def test_a_log_that_was_not_synced_ends_before_the_first_file_that_a_power_cut_took(
+    nth: int, gone: tuple[str, ...], tail: str, log: Log
+) -> None:
+    """The names of later files may have outlived the power cut: they are no sign of damage."""
+    fs, clock, synced, whole = log
+    base = sorted(unsynced(fs, synced + 1, ("log",)))[nth].removesuffix(".log")
+    for kind in gone:
+        with suppress(FileNotFoundError):
+            fs.remove(f"{base}.{kind}")
+    if tail == "empty":
+        harm(fs, f"{HERE}/{TAIL}", tail)
+        fs.write_file(
+            f"{ROOT}/{checkpoints.RECOVERY_POINT}", checkpoints.pack_offsets({("t", 0): synced}), sync=True
+        )
+    recovered = fs.survivor("kill", random.Random(0))
+    with stratalog.open(ROOT, fs=recovered, clock=clock, background=False) as store:
+        kept = list(store.topic("t").read())
+        assert stratalog.verify(store).ok
+    assert ("log" in gone) == (len(kept) < len(whole[0]))
+    assert kept == whole[0][: len(kept)]
+    with stratalog.open(ROOT, fs=fs, clock=clock, read_only=True) as store:
+        assert list(store.topic("t").read()) == kept
+        report = stratalog.verify(store)
+        assert report.ok, report.damages
+
+
+@pytest.mark.parametrize("told", ["tail", "recovery point"])
+def test_a_segment_missing_below_the_synced_end_is_damage(told: str, log: Log) -> None:
+    """The tail may lag behind the recovery point: it is written without a sync."""
+    fs, clock, synced, _ = log
+    logs = sorted(unsynced(fs, 1 if told == "tail" else synced + 1, ("log",)))
+    base, following = base_of(logs[0]), base_of(logs[1])
+    if told == "recovery point":
+        points = checkpoints.pack_offsets({("t", 0): following})
+        fs.write_file(f"{ROOT}/{checkpoints.RECOVERY_POINT}", points, sync=True)
+    fs.remove(logs[0])
+    with stratalog.open(ROOT, fs=fs, clock=clock, read_only=True) as store:
+        with pytest.raises(CorruptionError, match=f"offsets {base}-{following - 1} are missing"):
+            list(store.topic("t").read())
+        lost = [(each.first_offset, each.last_offset) for each in stratalog.verify(store).damages]
+        assert (base, following - 1) in lost
 
 
 def test_sidecars_of_a_swap_that_a_kill_cut_short_are_found(log: Log) -> None:

@@ -164,11 +164,7 @@ class _Unsynced:
         """
         fs, root = self._fs, posixpath.dirname(directory)
         self._ours = tail is not None or fs.exists(f"{directory}/{TAIL}")
-        entries: Mapping[tuple[str, int], int] | None = None
-        if tail is None:
-            with suppress(FileNotFoundError, FormatError):
-                entries = checkpoints.parse_offsets(fs.read_file(f"{root}/{checkpoints.RECOVERY_POINT}"))
-        recovery_point = None if entries is None else entries.get(self._key, 0)
+        recovery_point = self._recovery_point(root) if tail is None else None
         if fs.exists(f"{root}/{CLEAN_SHUTDOWN}"):
             self._known = MAX_OFFSET
         elif tail is not None:
@@ -180,27 +176,44 @@ class _Unsynced:
         # A broker that runs may have made a topic anew whose name is still in its checkpoint.
         self.end = recovery_point if recovery_point and fs.lock_holder(f"{root}/{LOCK}") is None else 0
 
+    def _recovery_point(self, root: str) -> int | None:
+        """Return the recovery point of the log directory's checkpoint, 0 if it has none; None without one."""
+        try:
+            data = self._fs.read_file(f"{root}/{checkpoints.RECOVERY_POINT}")
+            return checkpoints.parse_offsets(data).get(self._key, 0)
+        except (FileNotFoundError, FormatError):
+            return None
+
     def mark(self, segments: Sequence[Segment], tail: Tail | None) -> None:
         synced = max(self._known, 0 if tail is None else tail.synced_base)
         for segment, following in zip_longest(segments, segments[1:]):
             segment.unsynced = (MAX_OFFSET if following is None else following.base_offset) > synced
 
-    def cut_torn(self, segments: list[Segment]) -> None:
-        """Leave out what follows the first sealed log that lost its end in a power cut."""
+    def cut_torn(self, segments: list[Segment], tail: Tail | None) -> None:
+        """Leave out what follows the first sealed log that lost its end, or the next log, in a power cut."""
         for at, segment in enumerate(segments[:-1]):
-            if segment.unsynced and self._is_torn(segment):
+            if segment.unsynced and self._is_torn(segment, tail):
                 del segments[at + 1 :]
                 return
 
-    def _is_torn(self, segment: Segment) -> bool:
+    def _is_torn(self, segment: Segment, tail: Tail | None) -> bool:
+        """Return True if offsets are missing behind the segment that nobody knows to have been synced."""
         try:
-            if segment.seal is not None or not self._ours:
+            seal = segment.seal
+            if not self._ours or (seal is not None and not seal.contiguous):
                 return False
-            return segment.batches_end_offset() < (segment.next_offset or 0)
+            end = segment.batches_end_offset()
         except CorruptionError:  # the seal speaks of another size
             return True
         except FileNotFoundError:
             return False
+        if end >= (segment.next_offset or 0):
+            return False
+        if tail is None:
+            return end >= self._known
+        # The tail may lag: it is not synced. The recovery point is.
+        root = posixpath.dirname(segment.directory)
+        return end >= max(tail.synced_offset, self._recovery_point(root) or 0)
 
     def first_of(self, segments: Sequence[Segment]) -> int:
         """Return where producers are replayed from at the latest: before the first segment not synced.
@@ -467,7 +480,7 @@ class PartitionFollower:
             missing = SegmentFiles(base, "", 0, f"{segment_name(base)}.log")
             found.append(self.segment_of(missing))  # reading it raises an error that names the file
         self._unsynced.mark(found, tail)
-        self._unsynced.cut_torn(found)
+        self._unsynced.cut_torn(found, tail)
         if found:
             newest = found[-1]
             live = known.get(newest.base_offset)
