@@ -160,7 +160,7 @@ class Driver:
         history.acknowledge(done.base_offset, synced=sync or self.waits(log))
 
     def resend(self, log: Log, batch: RawBatch) -> None:
-        """A producer's last batch again: recognised where it is, and refused after the end of its transaction."""
+        """A producer's last batch again: recognised where it is; refused when its transaction has ended."""
         header = batch.header
         ended = header.is_transactional and header.producer_id not in open_transactions(self.raw(log))
         try:

@@ -698,6 +698,8 @@ def allowed(name: str, other: str, error: BaseException) -> bool:
         return True
     if "close_failing" in (name, other) and isinstance(error, StorageError | ClosedError | ReadOnlyError):
         return True
+    if name == other == "close" and isinstance(error, StorageError):
+        return isinstance(error.__cause__, KeyboardInterrupt)  # the other one was interrupted, and says so
     if other in ("delete_topic", "recreate") and isinstance(error, ClosedError | UnknownTopicError):
         return True
     if (name, other) == ("delete_records", "recreate") and isinstance(error, InvalidArgumentError):
