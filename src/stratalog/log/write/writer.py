@@ -109,6 +109,8 @@ class PartitionWriter:
         self._refusal: Callable[[], StratalogError | None] | None = None  # see `refuse_while`
         self._held = False
         """Set while `hold_appends` keeps other threads from appending."""
+        self._unpublished = False
+        """Set until the tail tells readers in other processes how far these settings let them go."""
         self._closed = False
         self.deleted: UnknownTopicError | None = None  # set when the topic was deleted
         self._written = state.recovered
@@ -167,10 +169,11 @@ class PartitionWriter:
                 self.active.sidecars.keys = ActiveKeyIndex()
             self.active.arm(config)
             if not published:
+                self._unpublished = True
                 if not self.acks_wait:
                     # What waited for the disk before is visible from now on, whether a sync comes or not.
                     self.advance(self.active.next_offset)
-                self._write_tail()  # how far readers in other processes may go has changed
+                self._write_tail()
 
     # -- usable or not ---------------------------------------------------------------------------
 
@@ -208,6 +211,8 @@ class PartitionWriter:
             self._reload()
         with self.lock:
             if self._unusable is None and not self._held and self._refusal is None:
+                if self._unpublished:
+                    self._write_tail()  # a change of settings was interrupted there, or the disk was full
                 admission = self.admission
                 self._appender.renew(
                     self.active.ledger,
@@ -767,6 +772,7 @@ class PartitionWriter:
                 | (tails.CLEAN if clean else 0)
                 | (tails.PRODUCERS if len(self.producers) else 0),
             )
+            self._unpublished = False
         except (StorageError, FileNotFoundError) as error:
             if strict:
                 raise
@@ -799,12 +805,15 @@ class PartitionWriter:
                 self.producers.expire(self._now_ms())
             if self._written_behind():
                 self._write_behind(self.active)
-                if self.ends.high_watermark != self._tail.high_watermark:
+                if self._tail_behind():
                     self._write_tail()
 
     def _written_behind(self) -> bool:
         """Return True if index entries or the tail must be written."""
-        return self._written and (self.active.behind or self.ends.high_watermark != self._tail.high_watermark)
+        return self._written and (self.active.behind or self._tail_behind())
+
+    def _tail_behind(self) -> bool:
+        return self._unpublished or self.ends.high_watermark != self._tail.high_watermark
 
     def release_handle(self) -> bool:
         """Release the active log's file handle until the next append; False if it is in use or not held."""
