@@ -228,3 +228,24 @@ def test_sidecars_of_a_swap_that_a_kill_cut_short_are_found(log: Log) -> None:
         if fs.exists(path):
             fs.rename(path, path + SWAP)
     assert shown(fs, clock) == whole
+
+
+@pytest.mark.parametrize("torn", [b"", bytes(100)], ids=["cut", "zeros"])
+def test_a_tail_may_tell_of_an_older_clean_stop(torn: bytes) -> None:
+    """The power cut took what came after it, but for the sidecars of a segment that was sealed then."""
+    clock = ManualClock()
+    fs = MemoryFileSystem(clock=clock.now_ns)
+    with stratalog.open(ROOT, fs=fs, clock=clock, background=False) as store:
+        store.create_topic("t", 1, SETTINGS).append(b"before", b"k")
+    log, tail = f"{HERE}/{segment_name(0)}.log", f"{HERE}/{TAIL}"
+    old = {path: fs.read_file(path) for path in (log, tail)}
+    store = stratalog.open(ROOT, fs=fs, clock=clock, background=False)
+    store.topic("t").append(b"after", b"k")
+    store.topic("t").roll()
+    left = fs.survivor("kill", random.Random(0))
+    left.write_file(log, old[log] + torn, sync=True)
+    left.write_file(tail, old[tail], sync=True)
+    with stratalog.open(ROOT, fs=left, clock=clock, read_only=True) as reader:
+        assert [record.value for record in reader.topic("t").read()] == [b"before"]
+        report = stratalog.verify(reader)
+        assert report.ok, report.damages

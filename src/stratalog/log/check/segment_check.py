@@ -474,10 +474,10 @@ class _SegmentCheck:
 
 def _at_rest(segment: Segment) -> bool:
     """Return whether a segment is sealed and synced, or the last one of a log that was closed in order."""
+    if segment.unsynced or isinstance(segment, ActiveSegment):
+        return False  # the tail may tell of an older clean stop than the log directory does
     if not segment.is_active:
-        return not segment.unsynced
-    if isinstance(segment, ActiveSegment):
-        return False
+        return True
     try:
         tail = read_tail(segment.context.fs, segment.directory, segment.owner())
     except FormatError:
