@@ -106,7 +106,8 @@ def _run(checker: LockChecker, pair: Pair, point: Point, judged: Judged, crashes
         except KeyboardInterrupt as error:
             if not schedule.interrupted:
                 raise
-            world.interrupted, world.errors[pair[0]] = True, error
+            world.errors[pair[0]] = error
+            world.interrupted.set()
 
     try:
         schedule.run(
@@ -115,7 +116,7 @@ def _run(checker: LockChecker, pair: Pair, point: Point, judged: Judged, crashes
             partial(_look, world, while_paused, point.number, failures),
         )
         world.fs.before_call = world.cloud_fs.before_call = None
-        if schedule.interrupted and not world.interrupted:
+        if schedule.interrupted and not world.interrupted.is_set():
             raise WorldError(f"the interrupt at {schedule.paused_at} was swallowed")
         if not failures:
             world.look(modes[:2], point.number)

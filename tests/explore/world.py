@@ -128,7 +128,7 @@ class World:
         self.cloud_fs = FailingFileSystem(cloud)
         self.model = model
         self.judged = Judged() if judged is None else judged
-        self.interrupted = False
+        self.interrupted = threading.Event()
         """The first operation was: it may leave files to the next opening."""
         self.mutex = threading.Lock()
         self.numbers = 0
@@ -295,9 +295,9 @@ class World:
                 append(self, sync=sync)
             check(self.store, model, power_cut=False, calm=True)
         self.store.close()
-        if self.store.open_files() and not self.interrupted:
+        if self.store.open_files() and not self.interrupted.is_set():
             raise WorldError(f"{self.store.open_files()} files are still open")
-        if not self.interrupted:
+        if not self.interrupted.is_set():
             self._nothing_left()
         memory, cloud = self.survivors("kill", 0)
         state = self._state(memory, cloud, model)
@@ -310,7 +310,7 @@ class World:
 
     def _nothing_left(self) -> None:
         left = [path for root in ROOTS for path in _tree(self.memory, root) if path.endswith(LEFTOVERS)]
-        if self.interrupted:  # the next one to write that file begins it anew
+        if self.interrupted.is_set():  # the next one to write that file begins it anew
             left = [path for path in left if not path.endswith(".tmp")]
         if left:
             raise WorldError(f"left behind: {left}")
@@ -512,12 +512,14 @@ def follow(world: World) -> None:
 
 
 def follow_until_closed(world: World) -> None:
-    """Follow until the log is closed or deleted: the end must be told."""
+    """Follow until the log is closed or deleted: the end must be told, unless that was interrupted."""
     topic = world.topic
     try:
-        for _ in topic.read(start=topic.log_end_offset(), follow=True):
+        for _ in topic.read(start=topic.log_end_offset(), follow=True, stop=world.interrupted):
             pass
     except (ClosedError, UnknownTopicError):
+        return
+    if world.interrupted.is_set():
         return
     raise WorldError("a follower ended without a word")
 
