@@ -105,6 +105,17 @@ def copy(source: Path, target: Path) -> Path:
     return target
 
 
+def wait_until_still(directory: Path) -> None:
+    """An aborted transaction is answered before its marker, and the entry of its index, are written."""
+    sizes: list[dict[str, int]] = [{}]
+
+    def is_still() -> bool:
+        sizes.append({path.name: path.stat().st_size for path in directory.iterdir()})
+        return sizes[-1] == sizes[-2]
+
+    wait_until(is_still, f"{directory} to be still")
+
+
 def active_base(directory: Path) -> int:
     return max(int(path.stem) for path in directory.glob("*.log"))
 
@@ -137,6 +148,7 @@ def test_the_broker_and_we_clean_alike(
     for round_number in (1, 2):
         alter(broker, topic, "delete")
         filler.fill(2_500_000)
+        wait_until_still(live)
         before = copy(live, tmp_path / f"{round_number}-before")
         end = active_base(before)
         alter(broker, topic, "compact")
