@@ -64,7 +64,8 @@ def crash(seed: int) -> None:
         raise WorldError(failures[0])
     world.look(MODES, seed)
     left = World(*world.survivors("kill", seed), world.model.copy())
-    left.numbers, left.interrupted = 1_000_000, True
+    left.numbers = 1_000_000
+    left.interrupted.set()
     left.finish()
 
 
