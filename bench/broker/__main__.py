@@ -50,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     target = options.report or (None if options.quick or options.section else RESULTS)
     KEEP.mkdir(exist_ok=True)
     kept = KEEP / f"{time.strftime('%Y%m%dT%H%M%S')}-broker-{sizes.name}.json"
-    base = Path(tempfile.mkdtemp(prefix="broker-", dir=options.dir or KEEP))
+    place = Path(options.dir or KEEP)
+    place.mkdir(parents=True, exist_ok=True)
+    base = Path(tempfile.mkdtemp(prefix="broker-", dir=place))
     environment = _environment(sizes.name, repeat) | {"sections": options.section}
     began = time.monotonic()
     sections: list[Section] = []
