@@ -164,7 +164,7 @@ static uint32_t stratalog_crc_hw(uint32_t start, const unsigned char *p, size_t 
 }
 #endif
 
-#if defined(STRATALOG_HW_CRC) && defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 8)
+#if defined(STRATALOG_HW_CRC) && defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
 #define STRATALOG_FOLD_CRC 1
 #define STRATALOG_FOLD 256 /* bytes in one step: four registers */
 #include <immintrin.h>
