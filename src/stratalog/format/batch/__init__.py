@@ -39,8 +39,10 @@ from stratalog.format.batch.encode import (
     with_codec,
 )
 from stratalog.format.batch.header_scan import (
+    CRC_FROM,
     HEADER_SIZE,
     LAYOUT,
+    LENGTH_FROM,
     BatchHeader,
     IndexColumns,
     IndexState,
@@ -63,8 +65,10 @@ from stratalog.format.batch.totals import Bounds, total
 
 __all__ = [
     "COLUMNS",
+    "CRC_FROM",
     "HEADER_SIZE",
     "LAYOUT",
+    "LENGTH_FROM",
     "MAX_BATCH_BYTES",
     "ArrowRows",
     "BatchHeader",

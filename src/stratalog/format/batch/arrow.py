@@ -29,7 +29,7 @@ from stratalog.format.batch.decode import (
     runs,
 )
 from stratalog.format.batch.encode import Encoded, batch_attributes, finished, too_large
-from stratalog.format.batch.header_scan import Buffer, Scan, as_view
+from stratalog.format.batch.header_scan import HEADER_SIZE, Buffer, Scan, as_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -475,7 +475,7 @@ class _Chunk:
     def room(self, row: int) -> int:
         """What the rows from ``row`` on take at most, as a batch; the kernel stops at the end anyway."""
         fields = _span(self.args[0], row) + (_span(self.args[4], row) if len(self.args[4]) else 0)
-        return 61 + (self.rows - row) * _RECORD_BYTES + fields + self._extra
+        return HEADER_SIZE + (self.rows - row) * _RECORD_BYTES + fields + self._extra
 
 
 def _span(ends: Any, row: int) -> int:

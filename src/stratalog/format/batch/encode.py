@@ -13,10 +13,16 @@ from typing import Literal, NamedTuple
 from stratalog import kernel
 from stratalog.errors import InvalidRecordError, RecordTooLargeError
 from stratalog.format import codecs
-from stratalog.format.batch.header_scan import HEADER_SIZE, Buffer, read_field, write_field
+from stratalog.format.batch.header_scan import (
+    CRC_FROM,
+    HEADER_SIZE,
+    LENGTH_FROM,
+    Buffer,
+    read_field,
+    write_field,
+)
 from stratalog.model import LOG_APPEND_TIME, Record
 
-_CRC_FROM = 21
 _FIRST_ROOM = 4096  # what a batch of a few records takes; the kernel lets the buffer grow
 
 kernel.use_error(InvalidRecordError)
@@ -41,8 +47,8 @@ class Encoded(NamedTuple):
 
 def whole_crc(data: Buffer) -> int:
     """The CRC-32C of a whole batch, from the one it carries."""
-    head = kernel.crc32c(data[:_CRC_FROM])
-    return kernel.crc32c_combine(head, read_field(data, "crc"), len(data) - _CRC_FROM)
+    head = kernel.crc32c(data[:CRC_FROM])
+    return kernel.crc32c_combine(head, read_field(data, "crc"), len(data) - CRC_FROM)
 
 
 def batch_attributes(codec: int, timestamp_type: int, transactional: bool) -> int:
@@ -60,9 +66,9 @@ def replace_body(data: Buffer, body: Buffer, codec: int) -> bytearray:
     made = bytearray(HEADER_SIZE + len(body))
     made[:HEADER_SIZE] = memoryview(data)[:HEADER_SIZE]
     made[HEADER_SIZE:] = body
-    write_field(made, "length", len(made) - 12)
+    write_field(made, "length", len(made) - LENGTH_FROM)
     write_field(made, "attributes", (read_field(made, "attributes") & ~7) | codec)
-    write_field(made, "crc", kernel.crc32c(memoryview(made)[_CRC_FROM:]))
+    write_field(made, "crc", kernel.crc32c(memoryview(made)[CRC_FROM:]))
     return made
 
 

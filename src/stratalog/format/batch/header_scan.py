@@ -35,6 +35,10 @@ from stratalog.format.layout import Layout, make_struct
 Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE = 61
+CRC_FROM = 21
+"""The first byte that a batch's own CRC covers: the attributes."""
+LENGTH_FROM = 12
+"""The first byte that a batch's length counts: the leader epoch."""
 MAGIC = 2
 WIDTH = 14  # numbers a batch takes in a scan's table
 MAX_SEQUENCE = 2**31 - 1
@@ -244,9 +248,9 @@ def peek(header: Buffer) -> Peek | None:
     if len(header) < HEADER_SIZE:
         return None
     base_offset, length, magic, delta, max_timestamp = _PEEK.unpack_from(header)
-    if magic != MAGIC or base_offset < 0 or length < HEADER_SIZE - 12 or delta < 0:
+    if magic != MAGIC or base_offset < 0 or length < HEADER_SIZE - LENGTH_FROM or delta < 0:
         return None
-    return _new_tuple(Peek, (base_offset, length + 12, base_offset + delta, max_timestamp))
+    return _new_tuple(Peek, (base_offset, length + LENGTH_FROM, base_offset + delta, max_timestamp))
 
 
 def has_transactional(data: Buffer) -> bool:
@@ -268,7 +272,7 @@ _CRC = struct.Struct(">I")
 def size_of(header: Buffer) -> int | None:
     """Return a batch's size by its length field alone; None when that is cut short or too small."""
     length = _LENGTH.unpack_from(header)[0] if len(header) >= _LENGTH.size else 0
-    return length + 12 if length >= HEADER_SIZE - 12 else None
+    return length + LENGTH_FROM if length >= HEADER_SIZE - LENGTH_FROM else None
 
 
 def find_magic(data: bytes, start: int) -> int:

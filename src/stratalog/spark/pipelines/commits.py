@@ -383,7 +383,7 @@ def with_topic(rows: pa.RecordBatch, topic: str) -> pa.RecordBatch:
 
 SLACK_MS = 10 * 60_000
 """A commit may come this long after its rows were checked: those nearly too old are too old."""
-RECORD_ROOM = 61 + 40
+RECORD_ROOM = batches.HEADER_SIZE + 40
 """The most that a batch of one record takes beside its key, value and headers."""
 HEADER_ROOM = 10
 REASON, WHERE, RAW, START = "reason", "where", "raw", "start"

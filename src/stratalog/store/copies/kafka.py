@@ -35,7 +35,6 @@ that cannot be read to its end is used as far as it can.
 from __future__ import annotations
 
 import re
-import struct
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -419,7 +418,7 @@ class _HandOver:
             buffer = bytearray(data)
             for header in scan:
                 if header.leader_epoch != self._epoch:
-                    struct.pack_into(">i", buffer, header.position + 12, self._epoch)
+                    batches.write_field(buffer, "partitionLeaderEpoch", self._epoch, header.position)
                     self.patched += 1
             yield buffer
 
