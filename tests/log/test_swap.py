@@ -86,7 +86,7 @@ def rewritten(writer: PartitionWriter, olds: Sequence[Segment], *, drop: bool) -
             if not (drop and header.base_offset % 10 == 3 and not header.is_control)
         ]
     data = b"".join(parts)
-    new = Segment(context, writer.directory, "t", 0, first.base_offset, size=len(data), suffix=CLEANED)
+    new = Segment(writer.location, first.base_offset, size=len(data), suffix=CLEANED)
     context.fs.write_file(new.path(), data, sync=True)
     made = new.derive(100, keyed=True)
     made.aborted += [txn for old in olds for txn in old.aborted()]

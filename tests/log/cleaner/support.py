@@ -10,7 +10,7 @@ from stratalog.config import TopicConfig
 from stratalog.format import batch as batches
 from stratalog.fs import FileSystem, HandleCache, MemoryFileSystem
 from stratalog.log.clean import CleanReport, clean
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.policy.cleaning import Cleanable
 from stratalog.log.write.append import append_records
 from stratalog.log.write.produce import append_batches, append_marker
@@ -60,8 +60,9 @@ class Log:
         self.context = LogContext(
             self.fs, HandleCache(self.fs, 50), clock=self.clock, warn=self.warnings.append
         )
-        state, _ = open_partition(self.context, self.directory, "t", 0, self.config, self._how)
-        self.writer = PartitionWriter(self.context, self.directory, "t", 0, self.config, state)
+        location = PartitionLocation(self.context, self.directory, "t", 0)
+        state, _ = open_partition(location, self.config, self._how)
+        self.writer = PartitionWriter(location, self.config, state)
         return self.writer
 
     def reopen(self) -> None:

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from stratalog.log.clean.compact import CleanReport, DuplicateEstimates, clean
 from stratalog.log.clean.erase import EraseReport, count_keys, erase_keys, erase_segment
-from stratalog.log.clean.rewriting import Rewritten, Target
+from stratalog.log.clean.rewriting import RewriteTarget, Rewritten
 
 __all__ = [
     "CleanReport",
     "DuplicateEstimates",
     "EraseReport",
+    "RewriteTarget",
     "Rewritten",
-    "Target",
     "clean",
     "count_keys",
     "erase_keys",

@@ -38,9 +38,9 @@ from stratalog.log.check.damage import Damage
 from stratalog.log.clean.rewriting import (
     DamagedSegmentError,
     Pace,
+    RewriteTarget,
     Rewritten,
     StopCleaningError,
-    Target,
     VanishedSegmentError,
     aborted_of,
     damaged,
@@ -128,7 +128,7 @@ class Workplace(Protocol):
     def producers(self) -> Sequence[ProducerEntry]:
         """Return the active producers."""
 
-    def target(self, group: Sequence[Segment]) -> Target:
+    def target(self, group: Sequence[Segment]) -> RewriteTarget:
         """Return where to write the replacement of a group."""
 
     def swap(self, group: Sequence[Segment], made: Sequence[Segment]) -> bool:
@@ -161,8 +161,8 @@ class WriterPlace:
         with self._writer.lock:
             return self._writer.producers.to_entries()
 
-    def target(self, group: Sequence[Segment]) -> Target:
-        return Target.beside(group[0], self.config)
+    def target(self, group: Sequence[Segment]) -> RewriteTarget:
+        return RewriteTarget.beside(group[0], self.config)
 
     def swap(self, group: Sequence[Segment], made: Sequence[Segment]) -> bool:
         return swap_in(self._writer, group, made)

@@ -29,9 +29,9 @@ from stratalog.log.check.damage import Damage
 from stratalog.log.clean.rewriting import (
     DamagedSegmentError,
     Pace,
+    RewriteTarget,
     Rewritten,
     StopCleaningError,
-    Target,
     VanishedSegmentError,
     aborted_of,
     damaged,
@@ -131,7 +131,7 @@ def _run(erasing: _Erasing, pace: Pace, act: Callable[[Segment], None], *, dry_r
 
 
 def erase_segment(
-    source: Segment, target: Target, keys: Collection[bytes], *, pace: Pace | None = None
+    source: Segment, target: RewriteTarget, keys: Collection[bytes], *, pace: Pace | None = None
 ) -> Rewritten:
     """Rewrite one segment without ``keys`` at ``target``; no new segment if it held none.
 
@@ -142,7 +142,7 @@ def erase_segment(
 
 
 def _erase_segment(
-    source: Segment, target: Target, drop: DropSet, last: LastBatches, pace: Pace
+    source: Segment, target: RewriteTarget, drop: DropSet, last: LastBatches, pace: Pace
 ) -> Rewritten:
     found = aborted_of(source)
     if isinstance(found, Damage):
@@ -198,7 +198,7 @@ class _Erasing:
         self._leftovers(dry_run=dry_run)
 
     def erase(self, writer: PartitionWriter, segment: Segment) -> None:
-        target = Target.beside(segment, writer.config)
+        target = RewriteTarget.beside(segment, writer.config)
         made = _erase_segment(segment, target, self._drop, self._last, self._pace)
         if not made.segments:
             return

@@ -55,7 +55,7 @@ from stratalog.format import checkpoints
 from stratalog.format.metadata import CLEAN_SHUTDOWN, META_PROPERTIES, id_to_text, new_id
 from stratalog.fs import FileSystem
 from stratalog.log import names
-from stratalog.log.context import Clock, LogContext
+from stratalog.log.context import Clock, LogContext, PartitionLocation
 from stratalog.log.names import LOCK, file_name, parse_file, parse_partition_dir, partition_dir
 from stratalog.log.segment.segment import Segment, scan_file
 from stratalog.log.segment.sidecars import Sidecars
@@ -160,7 +160,12 @@ def adopt(
             meter = Meter(progress, sum(segment.size for part in parts for segment in part.segments))
             staged = stack.enter_context(into.staging(wanted, len(parts)))
             builders = [
-                PartitionBuilder(part.context, directory, wanted, part.partition, config, meter, topic_id)
+                PartitionBuilder(
+                    PartitionLocation(part.context, directory, wanted, part.partition),
+                    config,
+                    meter,
+                    topic_id,
+                )
                 for part, directory in zip(parts, staged, strict=True)
             ]
             copies = [

@@ -44,7 +44,7 @@ from stratalog.format import txn_index
 from stratalog.format.metadata import id_to_text, new_id
 from stratalog.fs import File, FileSystem, RealFileSystem
 from stratalog.kernel import crc32c
-from stratalog.log.context import Clock
+from stratalog.log.context import Clock, PartitionLocation
 from stratalog.log.names import MAX_OFFSET, MAX_TOPIC_LENGTH, Kind, file_name
 from stratalog.log.segment.segment import Segment
 from stratalog.store.copies.building import (
@@ -679,7 +679,9 @@ def import_topic(
         meter = Meter(progress, manifest.total_bytes)
         with into.staging(name, len(manifest.partitions)) as staged:
             builders = [
-                PartitionBuilder(into.context, directory, name, number, config, meter, topic_id)
+                PartitionBuilder(
+                    PartitionLocation(into.context, directory, name, number), config, meter, topic_id
+                )
                 for number, directory in enumerate(staged)
             ]
             for member, at in positions(manifest.members, first):

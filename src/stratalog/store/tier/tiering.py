@@ -44,7 +44,7 @@ from stratalog.errors import (
 from stratalog.format import metadata
 from stratalog.format.metadata import META_PROPERTIES
 from stratalog.fs import FileSystem
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.names import ARCHIVE, partition_dir
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.follower import Cold, nothing_cold
@@ -507,10 +507,7 @@ def rewrite_archived(
         fs.make_dir(directory)
     archive = tier.archive
     source = Segment(
-        context,
-        old,
-        archive.topic,
-        archive.partition,
+        PartitionLocation(context, old, archive.topic, archive.partition),
         entry.base_offset,
         size=entry.size_bytes,
         next_offset=entry.next_offset,

@@ -20,7 +20,7 @@ from stratalog.archive.manifest import LocalCopy, pack_local, parse_local
 from stratalog.errors import ArchiveError, ClosedError, CorruptionError, FormatError, StorageError
 from stratalog.format.keyindex import KeyIndexReader
 from stratalog.fs import FileSystem
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.names import ARCHIVE, KEYINDEX, parse_partition_dir
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.follower import is_still
@@ -229,8 +229,8 @@ class Tier:
 
     def _segment(self, entry: SegmentEntry) -> ArchivedSegment:
         archive = self.archive
-        source = archive.open_segment(entry, self._check, self._listed)
-        return ArchivedSegment(self._context, self.directory, archive.topic, archive.partition, source)
+        location = PartitionLocation(self._context, self.directory, archive.topic, archive.partition)
+        return ArchivedSegment(location, archive.open_segment(entry, self._check, self._listed))
 
     def _listed(self, entry: SegmentEntry) -> bool:
         """After an object was found missing; the next read asks the archive before anything else."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from stratalog.errors import ConfigError, StoreError
 from stratalog.spark.offsets import Pair
-from stratalog.spark.pipelines.lake.files import Target, WrittenFile, place_of
+from stratalog.spark.pipelines.lake.files import FileTarget, WrittenFile, place_of
 from stratalog.spark.pipelines.lake.json_columns import Payload
 from stratalog.spark.pipelines.lake.tables import (
     COLUMNS,
@@ -126,7 +126,7 @@ class ParquetFiles:
 
     # -- commits -------------------------------------------------------------------------------------
 
-    def target(self, run: str) -> Target:
+    def target(self, run: str) -> FileTarget:
         return place_of(self._place.address(f"{TEMPORARY}/{run}"))
 
     def commit(self, change: Change) -> int:
