@@ -462,11 +462,9 @@ def test_from_records_to_records() -> None:
     for start in range(0, 100, 25):
         made, _ = batch.encode_records(
             records[start : start + 25],
-            base_offset=start,
-            leader_epoch=1,
-            now_ms=0,
-            codec=4,
-            max_bytes=1 << 20,
+            options=batch.BatchOptions(
+                base_offset=start, leader_epoch=1, now_ms=0, codec=4, max_bytes=1 << 20
+            ),
         )
         parts.append(bytes(made.data))
     log = b"".join(parts)

@@ -72,17 +72,19 @@ def transactional(value: bytes, sequence: int) -> bytes:
     encoded, _ = batches.encode_records(
         [Record(value, b"t", (), 1030 + sequence)],
         0,
-        base_offset=0,
-        leader_epoch=0,
-        now_ms=0,
-        timestamp_type=0,
-        codec=0,
-        level=None,
-        max_bytes=1000,
-        producer_id=7,
-        producer_epoch=0,
-        base_sequence=sequence,
-        transactional=True,
+        options=batches.BatchOptions(
+            base_offset=0,
+            leader_epoch=0,
+            now_ms=0,
+            timestamp_type=0,
+            codec=0,
+            level=None,
+            max_bytes=1000,
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+        ),
     )
     return bytes(encoded.data)
 

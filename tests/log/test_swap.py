@@ -53,14 +53,16 @@ def grow(topic: stratalog.Topic, end: int) -> None:
             records = [Record(b"%d" % at, key_of(at), (), at) for at in (offset, offset + 1)]
             encoded, _ = batches.encode_records(
                 records,
-                base_offset=0,
-                leader_epoch=-1,
-                now_ms=0,
-                max_bytes=1 << 20,
-                producer_id=producer,
-                producer_epoch=0,
-                base_sequence=offset // 10 * 2,
-                transactional=True,
+                options=batches.BatchOptions(
+                    base_offset=0,
+                    leader_epoch=-1,
+                    now_ms=0,
+                    max_bytes=1 << 20,
+                    producer_id=producer,
+                    producer_epoch=0,
+                    base_sequence=offset // 10 * 2,
+                    transactional=True,
+                ),
             )
             topic.append_batches(0, bytes(encoded.data))
             topic.end_transaction(0, producer_id=producer, producer_epoch=0, commit=False)

@@ -121,13 +121,9 @@ def test_a_batch_inside_a_value_is_not_taken_for_the_log() -> None:
         inner, _ = batches.encode_records(
             [Record(b"inner", None, (), 1)],
             0,
-            base_offset=1,
-            leader_epoch=0,
-            now_ms=0,
-            timestamp_type=0,
-            codec=0,
-            level=None,
-            max_bytes=1000,
+            options=batches.BatchOptions(
+                base_offset=1, leader_epoch=0, now_ms=0, timestamp_type=0, codec=0, level=None, max_bytes=1000
+            ),
         )
         topic.append(b"zero")
         topic.append(bytes(inner.data) + b" and more")

@@ -88,14 +88,16 @@ class Log:
         sequence = self._sequences.get(producer_id, 0)
         encoded, _ = batches.encode_records(
             [Record(value, key, (), self.clock.now_ms()) for key, value in pairs],
-            base_offset=0,
-            leader_epoch=-1,
-            now_ms=self.clock.now_ms(),
-            max_bytes=1 << 20,
-            producer_id=producer_id,
-            producer_epoch=0,
-            base_sequence=sequence,
-            transactional=transactional,
+            options=batches.BatchOptions(
+                base_offset=0,
+                leader_epoch=-1,
+                now_ms=self.clock.now_ms(),
+                max_bytes=1 << 20,
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=sequence,
+                transactional=transactional,
+            ),
         )
         self._sequences[producer_id] = sequence + len(pairs)
         return append_batches(self.writer, encoded.data).base_offset

@@ -128,7 +128,8 @@ def test_leftovers_of_earlier_lives_go() -> None:
 def encoded(key: bytes, codec: int = 0) -> bytes:
     records = [Record(b"value" * 10, key, (), 1)]
     made, _ = batches.encode_records(
-        records, base_offset=0, leader_epoch=0, now_ms=0, max_bytes=1 << 20, codec=codec
+        records,
+        options=batches.BatchOptions(base_offset=0, leader_epoch=0, now_ms=0, max_bytes=1 << 20, codec=codec),
     )
     return bytes(made.data)
 

@@ -23,12 +23,14 @@ from stratalog.format.batch.arrow import (
 )
 from stratalog.format.batch.decode import (
     MAX_BATCH_BYTES,
+    Bounds,
     decode_control,
     decode_keys,
     decode_records,
     measure,
 )
 from stratalog.format.batch.encode import (
+    BatchOptions,
     Encoded,
     batch_attributes,
     encode_control,
@@ -61,7 +63,7 @@ from stratalog.format.batch.header_scan import (
     write_field,
 )
 from stratalog.format.batch.produce import headers, validate
-from stratalog.format.batch.totals import Bounds, total
+from stratalog.format.batch.totals import total
 
 __all__ = [
     "COLUMNS",
@@ -72,6 +74,7 @@ __all__ = [
     "MAX_BATCH_BYTES",
     "ArrowRows",
     "BatchHeader",
+    "BatchOptions",
     "Bounds",
     "Encoded",
     "IndexColumns",

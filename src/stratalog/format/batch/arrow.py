@@ -14,21 +14,21 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from stratalog import kernel
 from stratalog.errors import InvalidArgumentError, InvalidRecordError
 from stratalog.format.batch.decode import (
+    EVERYTHING,
     MAX_BATCH_BYTES,
-    MAX_OFFSET,
+    Bounds,
     Run,
-    make_bounds,
     make_skip,
     record_error,
     runs,
 )
-from stratalog.format.batch.encode import Encoded, batch_attributes, finished, too_large
+from stratalog.format.batch.encode import BatchOptions, Encoded, encode_with
 from stratalog.format.batch.header_scan import HEADER_SIZE, Buffer, Scan, as_view
 
 if TYPE_CHECKING:
@@ -104,25 +104,22 @@ def iter_arrow(
     columns: Sequence[str] = COLUMNS,
     topic: str,
     partition: int,
-    lo: int = 0,
-    hi: int = MAX_OFFSET,
-    since: int | None = None,
-    until: int | None = None,
+    bounds: Bounds = EVERYTHING,
     skip: Container[int] | None = None,
     max_bytes: int = MAX_BATCH_BYTES,
 ) -> Iterator[tuple[pa.RecordBatch | None, int]]:
     """Yield the records of batches first … last - 1, about 8 MiB a RecordBatch, each with the row after it.
 
-    Only offsets in [lo, hi) and timestamps in [since, until); control batches and rows in ``skip`` are left
-    out. None stands for batches without such a record. No more is decompressed at a time than goes into one
-    RecordBatch, and the batch that did not fit in it.
+    Only records within ``bounds``; control batches and rows in ``skip`` are left out. None stands for batches
+    without such a record. No more is decompressed at a time than goes into one RecordBatch, and the batch
+    that did not fit in it.
     """
     view = as_view(buf)
-    bounds = make_bounds(lo, hi, since, until)
-    reader = _Reader(scan, columns, topic, partition, bounds, make_skip(scan, skip))
+    limits = bounds.for_kernel()
+    reader = _Reader(scan, columns, topic, partition, limits, make_skip(scan, skip))
     group: list[Run] = []
     size = 0
-    for run in runs(view, scan, first, last, bounds, reader.skip, GROUP_BYTES, max_bytes):
+    for run in runs(view, scan, first, last, limits, reader.skip, GROUP_BYTES, max_bytes):
         if group and size + run.size > GROUP_BYTES:
             end_row = group[-1].last
             made = reader.decode(group)
@@ -517,40 +514,15 @@ def encode_arrow(
     table: pa.Table | pa.RecordBatch | ArrowRows,
     row: int = 0,
     *,
-    base_offset: int,
-    leader_epoch: int,
-    now_ms: int,
-    timestamp_type: int = 0,
-    codec: int = 0,
-    level: int | None = None,
-    max_bytes: int,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    transactional: bool = False,
+    options: BatchOptions,
 ) -> tuple[Encoded, int]:
-    """One batch of the rows from ``row`` on, as many as fit in ``max_bytes`` uncompressed; and the next row.
+    """Encode one batch of the rows from ``row`` on, as many as fit; return it and the next row.
 
     A batch ends with its chunk of the table at the latest. A null timestamp is ``now_ms``.
     """
     rows = table if isinstance(table, ArrowRows) else ArrowRows(table)
     data = bytearray()
-    size, count, least, largest, crc = rows.encode_into(
-        data,
-        row,
-        now_ms,
-        max_bytes,
-        base_offset,
-        leader_epoch,
-        batch_attributes(0, timestamp_type, transactional),
-        producer_id,
-        producer_epoch,
-        base_sequence,
-    )
-    if not count:
-        raise too_large(row, size, max_bytes)
-    del data[size:]
-    return finished(data, count, least, largest, crc, base_offset, codec, level), row + count
+    return encode_with(partial(rows.encode_into, data), data, row, options)
 
 
 def is_arrow(records: object) -> TypeGuard[Any]:

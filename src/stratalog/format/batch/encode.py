@@ -7,7 +7,9 @@ batch; compression replaces its records. Input that cannot be a record is an Inv
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 from stratalog import kernel
@@ -45,6 +47,27 @@ class Encoded(NamedTuple):
     crc: int
 
 
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """What a batch to be encoded has beside its records.
+
+    It has at most ``max_bytes`` before it is compressed. Records without a timestamp get ``now_ms``, and with
+    LogAppendTime so does the batch, whose records keep their own times inside.
+    """
+
+    base_offset: int
+    leader_epoch: int
+    now_ms: int
+    max_bytes: int
+    timestamp_type: int = 0
+    codec: int = 0
+    level: int | None = None
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    transactional: bool = False
+
+
 def whole_crc(data: Buffer) -> int:
     """The CRC-32C of a whole batch, from the one it carries."""
     head = kernel.crc32c(data[:CRC_FROM])
@@ -76,61 +99,45 @@ def encode_records(
     records: Sequence[Record],
     start: int = 0,
     *,
-    base_offset: int,
-    leader_epoch: int,
-    now_ms: int,
-    timestamp_type: int = 0,
-    codec: int = 0,
-    level: int | None = None,
-    max_bytes: int,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    transactional: bool = False,
+    options: BatchOptions,
 ) -> tuple[Encoded, int]:
-    """One batch of records[start:], as many as fit in ``max_bytes`` uncompressed; and the index of the next.
+    """Encode one batch of records[start:], as many as fit; return it and the index of the next record.
 
-    Records are ``Record`` or plain tuples that begin like one. A timestamp of None is ``now_ms``. With
-    LogAppendTime the batch is stamped ``now_ms`` and the records keep their own times inside.
+    Records are ``Record`` or plain tuples that begin like one.
     """
     if not isinstance(records, list):
         records = list(records)
     data = bytearray(_FIRST_ROOM)
-    size, count, least, largest, crc = kernel.encode_tuples(
-        data,
-        records,
+    return encode_with(partial(kernel.encode_tuples, data, records), data, start, options)
+
+
+def encode_with(
+    encode: Callable[..., tuple[int, int, int, int, int]],
+    data: bytearray,
+    start: int,
+    options: BatchOptions,
+) -> tuple[Encoded, int]:
+    """Encode one batch from row ``start`` on with ``encode``, which leaves it in ``data``."""
+    base = options.base_offset
+    size, count, least, largest, crc = encode(
         start,
-        now_ms,
-        max_bytes,
-        base_offset,
-        leader_epoch,
-        batch_attributes(0, timestamp_type, transactional),
-        producer_id,
-        producer_epoch,
-        base_sequence,
+        options.now_ms,
+        options.max_bytes,
+        base,
+        options.leader_epoch,
+        batch_attributes(0, options.timestamp_type, options.transactional),
+        options.producer_id,
+        options.producer_epoch,
+        options.base_sequence,
     )
     if not count:
-        raise too_large(start, size, max_bytes)
+        raise too_large(start, size, options.max_bytes)
     del data[size:]
-    return finished(data, count, least, largest, crc, base_offset, codec, level), start + count
-
-
-def finished(
-    data: bytearray,
-    count: int,
-    least: int,
-    largest: int,
-    crc: int,
-    base_offset: int,
-    codec: int,
-    level: int | None,
-) -> Encoded:
-    """What the kernel encoded, compressed where that is asked for."""
-    if codec:
-        data = with_codec(data, codec, level)
+    if options.codec:
+        data = with_codec(data, options.codec, options.level)
         crc = whole_crc(data)
-    last = base_offset + count - 1
-    return Encoded(data, base_offset, last, count, least, largest, last, crc)
+    last = base + count - 1
+    return Encoded(data, base, last, count, least, largest, last, crc), start + count
 
 
 def too_large(index: int, size: int, max_bytes: int) -> RecordTooLargeError:

@@ -542,10 +542,7 @@ def _decode(
         columns=options.columns,
         topic=view.topic,
         partition=view.partition,
-        lo=piece.lo,
-        hi=piece.hi,
-        since=options.since,
-        until=options.until,
+        bounds=batches.Bounds(piece.lo, piece.hi, options.since, options.until),
         skip=aborted_rows(chunk.scan, aborted),
     )
 

@@ -489,7 +489,10 @@ class Admit:
     def _refused(self, row: pa.RecordBatch) -> str | None:
         try:
             batches.encode_arrow(
-                row, base_offset=0, leader_epoch=-1, now_ms=0, max_bytes=self.rules.max_batch_bytes
+                row,
+                options=batches.BatchOptions(
+                    base_offset=0, leader_epoch=-1, now_ms=0, max_bytes=self.rules.max_batch_bytes
+                ),
             )
         except RecordTooLargeError:
             return (

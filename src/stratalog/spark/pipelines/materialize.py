@@ -708,8 +708,8 @@ class _Reducing:
             if last < scan.n and (header := scan.header(last)).base_offset < hi:
                 # The batch that holds the end: some of its records count.
                 rows = batches.decode_records(
-                    chunk.data, scan, last, last + 1, topic="", partition=0, lo=lo, hi=hi,
-                    skip=aborted_rows(scan, aborted),
+                    chunk.data, scan, last, last + 1, topic="", partition=0,
+                    bounds=batches.Bounds(lo, hi), skip=aborted_rows(scan, aborted),
                 )  # fmt: skip
                 if not all(keys.add(each.key, each.offset or 0) for each in rows if each.key is not None):
                     return self._covered(max(header.base_offset, lo), start)
@@ -780,8 +780,7 @@ class _Reducing:
                 columns=self._wanted.columns,
                 topic=self._wanted.topic,
                 partition=self._part.partition,
-                lo=lo,
-                hi=hi,
+                bounds=batches.Bounds(lo, hi),
             )
 
 

@@ -584,7 +584,9 @@ def _file(fs: FileSystem, path: str, start: int) -> Iterator[Record]:
     with fs.open(path) as file:
         try:
             for _, data, scan in scan_file(file, 0, file.size(), check_crc=True):
-                yield from batches.decode_records(data, scan, topic="", partition=0, lo=start)
+                yield from batches.decode_records(
+                    data, scan, topic="", partition=0, bounds=batches.Bounds(start)
+                )
         except FormatError:
             return
 
