@@ -9,7 +9,7 @@ from stratalog import Record
 from stratalog.config import TopicConfig
 from stratalog.format import batch as batches
 from stratalog.fs import FileSystem, HandleCache, MemoryFileSystem
-from stratalog.log.clean import CleanReport, clean
+from stratalog.log.clean import CleanReport, Pace, clean
 from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.policy.cleaning import Cleanable
 from stratalog.log.write.append import append_records
@@ -22,6 +22,7 @@ from stratalog.testing.raw import RawBatch
 
 DIRECTORY = "/data/t-0"
 MEMORY_BYTES = 1 << 20
+PACE = {"io_bytes_per_s", "progress", "stop"}
 
 
 def compacted(**settings: Any) -> TopicConfig:
@@ -123,6 +124,7 @@ class Log:
             "memory_bytes": MEMORY_BYTES,
             "now_ms": self.clock.now_ms(),
             "save": self.saved.append,
+            "pace": Pace(**{name: options.pop(name) for name in PACE & options.keys()}),
         }
         return clean(self.writer, self.cleanable(first_dirty, end), **{**settings, **options})
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from stratalog.log.clean.compact import CleanReport, DuplicateEstimates, clean
 from stratalog.log.clean.erase import EraseReport, count_keys, erase_keys, erase_segment
-from stratalog.log.clean.rewriting import RewriteTarget, Rewritten
+from stratalog.log.clean.rewriting import Pace, RewriteTarget, Rewritten
 
 __all__ = [
     "CleanReport",
     "DuplicateEstimates",
     "EraseReport",
+    "Pace",
     "RewriteTarget",
     "Rewritten",
     "clean",

@@ -192,24 +192,21 @@ def clean(
     memory_bytes: int,
     now_ms: int,
     save: Callable[[int], None],
-    io_bytes_per_s: float | None = None,
+    pace: Pace | None = None,
     may_be_below: MayBeBelow | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    stop: Callable[[], bool] | None = None,
 ) -> CleanReport:
     """Compact a partition from its start up to ``cleanable.first_uncleanable_offset``.
 
-    ``save(next_dirty_offset)`` stores the cleaner's checkpoint durably, after each pass. ``progress`` gets
-    bytes read and bytes to read. ``stop`` is asked between chunks; groups swapped in by then stay.
+    ``save(next_dirty_offset)`` stores the cleaner's checkpoint durably, after each pass. When ``pace``
+    asks to stop, groups that are already swapped in stay.
     ``may_be_below(keys)`` returns the keys that an archived segment may still hold: their tombstones stay.
     With nothing dirty, expired tombstones and markers are removed and small segments merged.
 
     The caller must ensure that only one rewrite of a partition runs at a time.
     """
     writer.make_usable()
-    pace = Pace(io_bytes_per_s, progress, stop)
     span = (cleanable.first_dirty_offset, round_end(writer, cleanable))
-    return Cleaning(WriterPlace(writer), span, memory_bytes, now_ms, may_be_below, pace).run(save)
+    return Cleaning(WriterPlace(writer), span, memory_bytes, now_ms, may_be_below, pace or Pace()).run(save)
 
 
 class Cleaning:

@@ -561,7 +561,7 @@ class PartitionFollower:
         if self._producers is None:
             limit = self._unsynced.first_of(segments)
             self._producers = load_snapshot(
-                self.context, self.directory, self._last.snapshots, limit, expiration_ms=2**63 - 1
+                self.location, self._last.snapshots, limit, expiration_ms=2**63 - 1
             )
             first = segments[0].base_offset if segments else 0
             self._aborted_from = max(self._producers[1], first)

@@ -34,7 +34,7 @@ from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.kernel import AppendInfo, Producer
 from stratalog.log.check.resync import scan_past_damage
-from stratalog.log.context import LogContext
+from stratalog.log.context import PartitionLocation
 from stratalog.log.names import segment_name
 from stratalog.log.segment.segment import Segment
 
@@ -428,13 +428,14 @@ NO_LISTS: Mapping[int, list[AbortedTxn]] = {}
 
 
 def load_snapshot(
-    context: LogContext, directory: str, offsets: Iterable[int], end: int, expiration_ms: int
+    location: PartitionLocation, offsets: Iterable[int], end: int, expiration_ms: int
 ) -> tuple[ProducerState, int]:
     """Load the newest valid snapshot at or below ``end``; return its state and its offset."""
+    context = location.context
     for offset in sorted(offsets, reverse=True):
         if offset > end:
             continue
-        path = f"{directory}/{segment_name(offset)}.snapshot"
+        path = f"{location.directory}/{segment_name(offset)}.snapshot"
         try:
             entries = producer_snapshot.parse(context.fs.read_file(path))
         except FileNotFoundError:
@@ -449,8 +450,7 @@ def load_snapshot(
 
 
 def replay_producers(
-    context: LogContext,
-    directory: str,
+    location: PartitionLocation,
     segments: Sequence[Segment],
     snapshots: Iterable[int],
     end: int,
@@ -466,8 +466,8 @@ def replay_producers(
     of the segment, with the aborted transactions of the replayed part; no snapshot past ``snapshot_limit`` is
     used, so that this part covers the segments asked for.
     """
-    state, at = load_snapshot(context, directory, snapshots, snapshot_limit, expiration_ms)
-    if state.may_repeat(context.clock.now_ms()):
+    state, at = load_snapshot(location, snapshots, snapshot_limit, expiration_ms)
+    if state.may_repeat(location.context.clock.now_ms()):
         state.recall(headers_before(segments, at))
     start = at if trusted_offset is None or len(state) else max(at, min(trusted_offset, end))
     if start < end:

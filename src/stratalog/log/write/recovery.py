@@ -144,8 +144,7 @@ class _Recovery:
             self._remove_torn_snapshots(view.snapshots, trusted.base_offset)
         known_free = tail is not None and not tail.producers and not self.saw_producers
         producers = replay_producers(
-            self.context,
-            self.directory,
+            self.location,
             [*(segment for segment in segments if not segment.is_active), active],
             view.snapshots,
             end.offset,

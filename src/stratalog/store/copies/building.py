@@ -320,7 +320,7 @@ class PartitionBuilder:
         limit = end
         if last is not None and not last.aborted_known:
             replayed, limit = {last.segment.base_offset: last.sidecars.aborted}, last.segment.base_offset
-        state, at = load_snapshot(self.context, self.directory, self._snapshots, limit, FOR_EVER_MS)
+        state, at = load_snapshot(self.location, self._snapshots, limit, FOR_EVER_MS)
         replay(state, self.segments, at, end, replayed)
         if last is not None:
             self._seal(last, end)

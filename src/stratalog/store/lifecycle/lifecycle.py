@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from stratalog import locks
 from stratalog.errors import ClosedError, ConfigError, StorageError, StratalogError, UnknownTopicError
 from stratalog.fs import RealFileSystem
-from stratalog.log.clean import CleanReport, DuplicateEstimates, clean
+from stratalog.log.clean import CleanReport, DuplicateEstimates, Pace, clean
 from stratalog.log.context import logger
 from stratalog.log.policy.cleaning import Backoff, Cleanable, Effort
 from stratalog.log.policy.clock import ClockGuard
@@ -424,10 +424,12 @@ class _Work:
                     found,
                     memory_bytes=memory,
                     now_ms=lifecycle.observe_clock().now_ms,
-                    io_bytes_per_s=rate / threads if rate < 1e18 else None,
+                    pace=Pace(
+                        rate / threads if rate < 1e18 else None,
+                        None if progress is None else lambda done, total: progress(name, done, total),
+                        lifecycle.stop_for(key),
+                    ),
                     may_be_below=lifecycle.tiering.may_be_below(writer) if lifecycle.tiering else None,
-                    progress=None if progress is None else lambda done, total: progress(name, done, total),
-                    stop=lifecycle.stop_for(key),
                     save=lambda offset: partitions.save_first_dirty_offset(*key, offset),
                 )
             except Exception as error:  # noqa: BLE001 - the other partitions have their round
