@@ -87,7 +87,7 @@ class SegmentEntry:
     max_timestamp: int | None = None
     cleaned: bool = False
     modified_ms: int | None = None
-    """When the log file was last written, as its directory said."""
+    """When the log file was last written (its mtime)."""
     uploaded_ms: int = 0
 
     def parts(self) -> tuple[StoredObject, ...]:

@@ -176,7 +176,7 @@ class KeyIndexReader:
         return found
 
     def newest_first(self, key_hash: int) -> Iterator[int]:
-        """The same offsets descending, reading no more pages than are asked for."""
+        """The same offsets descending, reading only the pages that the caller uses."""
         target = key_hash.to_bytes(8, "big")
         page, entries = self._last_page_with(key_hash, target)
         while page >= 0:

@@ -122,7 +122,7 @@ class Seal:
     def stranger(self, owner: PartitionId, base_offset: int) -> str:
         """Return why this is the seal of another segment than the one given; "" when it is not.
 
-        A seal of version 1 names no segment; its offsets tell as much as can be told.
+        A seal of version 1 names no segment; only its offsets can be compared.
         """
         if not self.owner.matches(owner):
             return f"it is the seal of a segment of {self.owner}"
@@ -168,7 +168,7 @@ def pack(seal: Seal) -> bytes:
 
 
 def parse(data: bytes | bytearray | memoryview) -> Seal:
-    """The seal in ``data``. Any version of it ends with the CRC, so damage is told from novelty."""
+    """Parse a seal. Every version ends with the CRC, so that a newer one is not taken for damage."""
     view = memoryview(data)
     body = len(view) - TRAILER_SIZE
     if body < FIRST_HEADER_SIZE:
@@ -243,7 +243,7 @@ class SealBuilder:
         self._blocks: list[SealBlock] = []
         self._crc = 0
         self.sums = BlockSums(0, -1 if base_offset is None else base_offset)
-        """The open block. Whoever feeds it directly calls `close_block` when it says that it is full."""
+        """The open block. A caller that feeds it directly calls `close_block` when it is full."""
 
     @classmethod
     def resume(cls, seal: Seal) -> SealBuilder:

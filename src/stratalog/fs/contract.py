@@ -294,7 +294,7 @@ def storage_error(error: OSError, path: str, action: str) -> Exception:
 DEVICE_FAILURES = frozenset(
     {errno.EIO, errno.ENXIO, errno.ENODEV, errno.EROFS, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN}
 )
-"""Errors of a disk as a whole; every other one is about the file that was asked for."""
+"""Errors of a disk as a whole; every other one is about one file."""
 
 
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})

@@ -196,7 +196,7 @@ class HandleCache:
 
     def _enter(self, file: File, path: str, mode: Mode) -> File | None:
         """Under the mutex: take a freshly opened file in, pinned once. Return a file to close: the one it
-        replaced, if nobody pins that.
+        replaced, if it is not pinned.
         """
         entry = _Entry(file, path, writable=mode != "r")
         self._by_file[file] = entry

@@ -70,7 +70,7 @@ class DirectoryLock:
             except BaseException:
                 lock._drop()
                 raise
-            # Given back just now, or removed between open and lock (it would exclude nobody): once more.
+            # Released just now, or removed between open and lock (it would exclude no process): try again.
             lock._drop()
         raise StorageError(f"{path}: cannot lock: the file changes hands or is removed again and again")
 

@@ -519,7 +519,7 @@ class MemoryFileSystem(ComposedOperations):
             self.crashed = True
 
     def survivor(self, mode: SurvivorMode, rng: random.Random) -> MemoryFileSystem:
-        """Return what is there if the process is killed, or (other modes) the power fails, at this moment.
+        """Return the files as a kill of the process, or (other modes) a power cut at this moment leaves them.
 
         ``kill`` keeps everything visible, and also what of it is not yet durable, so that a power cut may
         follow. ``drop``, ``torn`` and ``reorder`` are power cuts (see above); all that survives one is

@@ -372,7 +372,7 @@ class LogDir:
         try:
             found = self._fs.list_dir(directory)
         except (FileNotFoundError, StorageError):
-            return False  # whoever opens it says why
+            return False  # opening it reports why
         logs = (parsed for parsed in map(parse_file, found) if parsed is not None and parsed.kind == LOG)
         return not ({TAIL, ARCHIVE}.intersection(found) or any(each.suffix in ("", SWAP) for each in logs))
 

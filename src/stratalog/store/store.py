@@ -840,7 +840,7 @@ class Store:
     # -- end -------------------------------------------------------------------------------------------
 
     def _check(self, *, only_looks: bool, topic: object = None) -> None:
-        """Raise if the store is closed, or read-only and asked for a change; reload a read-only one.
+        """Raise if the store is closed, or read-only and about to be changed; reload a read-only one.
 
         ``topic`` must be a name, or None for all.
         """

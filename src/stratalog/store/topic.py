@@ -839,7 +839,7 @@ class Topic:
     def durable(self, partition: int, end: int) -> Completion:
         """Return a `Completion` that is done when every offset below ``end`` is on disk; does not wait.
 
-        The store's sync threads do the work, and what is asked for meanwhile shares its next round. A failed
+        The store's sync threads do the work, and requests made meanwhile share the next round. A failed
         sync completes it with the error. It syncs what is written by now: an ``end`` past that is reached
         with a later sync, as with `when`.
         """

@@ -30,6 +30,6 @@ class ManualClock:
         self._now_ms += ms
 
     def jump(self, ms: int) -> None:
-        """Somebody sets the wall clock, ahead or back; no time passes."""
+        """Move the wall clock ahead or back; no time passes."""
         self._now_ms += ms
         self._jumped_ms += ms

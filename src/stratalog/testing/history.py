@@ -1,6 +1,6 @@
 """What a log was asked to keep and what it acknowledged: the judge of every crash test.
 
-A `LogHistory` is told, for one partition, what is about to be appended (`begin`), what was acknowledged
+A `LogHistory` records, for one partition, what is about to be appended (`begin`), what was acknowledged
 (`acknowledge`, and how durable), and after a restart what is there (`settle`). It raises `HistoryError`
 when a promise is broken:
 
@@ -8,7 +8,7 @@ when a promise is broken:
 - whatever is there is exactly what was appended, at the offset it was given, and nothing else is;
 - what is missing is missing at the end: no record stands behind one that was lost;
 - an offset that is empty was given out once and lost, holds a marker, or is below the log's start;
-- the next offset is never one that a survivor of this history was told about.
+- the next offset is never one that a surviving client of this history has seen.
 
 One writer at a time: what is begun and not acknowledged may be there or not, wholly or its first records.
 """
@@ -77,7 +77,7 @@ class LogHistory:
     # -- while it runs -------------------------------------------------------------------------------
 
     def begin(self, facts: Iterable[Fact] = (), *, marker: bool = False, start: int | None = None) -> None:
-        """Something is about to be asked for: records, a marker, or a new log start offset."""
+        """Note a request that is about to be made: records, a marker, or a new log start offset."""
         self.pending, self.pending_marker, self.pending_start = tuple(facts), marker, start
 
     def acknowledge(self, offset: int, *, synced: bool) -> None:
@@ -129,7 +129,7 @@ class LogHistory:
         markers: Collection[int] = (),
         power_cut: bool,
     ) -> None:
-        """Judge what a restart found, then take it as what is there from now on.
+        """Check what a restart found, then continue from it.
 
         ``start`` and ``end`` are the log's own, ``markers`` the offsets of transaction markers on disk.
         """

@@ -8,7 +8,7 @@
     arrow        decode records to Arrow, encode Arrow tables as batches; the schema
     totals       count records and find their first and last offsets and times, decoding as few as possible
 
-Pure functions over buffers; what a crash may leave of a batch is told by ``scan``.
+Pure functions over buffers; ``scan`` reports what a crash left of a batch.
 """
 
 from __future__ import annotations

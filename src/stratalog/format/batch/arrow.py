@@ -65,7 +65,7 @@ def column_types() -> Mapping[str, pa.DataType]:
 
 
 def schema_for(columns: Sequence[str]) -> pa.Schema:
-    """The schema of some columns, in the order asked for."""
+    """Return the schema of these columns, in this order."""
     names = tuple(columns)
     made = _schemas.get(names)
     if made is None:

@@ -98,7 +98,7 @@ class Filtered(NamedTuple):
     """What `filter_batches` made of the batches it was given.
 
     ``scan`` describes ``data``, ``min_timestamp`` filled in, as after ``measure``. Records and tombstones are
-    counted outside control batches; tombstones of discarded batches are not counted, since nobody looked.
+    counted outside control batches; tombstones of discarded batches are not counted, since they are not read.
     """
 
     data: bytearray
@@ -172,7 +172,7 @@ def due_tombstones(
     retention: bytes | bytearray | None = None,
     max_bytes: int = MAX_BATCH_BYTES,
 ) -> list[DueTombstone]:
-    """The tombstones that go for their age, so that somebody may be asked whether their keys are below.
+    """The tombstones that go for their age, to look up whether their keys exist in older segments.
 
     Pass the offsets of those that must stay to `filter_batches` as ``keep_offsets``.
     """

@@ -123,7 +123,7 @@ class Stop(enum.Enum):
     END = "end"  # at the end of the buffer, after a whole batch
     PARTIAL = "partial"  # the batch at the end runs past the buffer
     ZERO = "zero"  # nothing but zeros: a preallocated tail
-    FULL = "full"  # as many batches as were asked for
+    FULL = "full"  # ``max_batches`` were found
     CORRUPT = "corrupt"
     UNSUPPORTED = "unsupported"  # an older or newer format, or an unknown codec: not damage
 

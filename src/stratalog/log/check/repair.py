@@ -1,4 +1,4 @@
-"""Repairing a closed partition: exactly what was asked for, and a plain account of what was given up.
+"""Repair a closed partition: do exactly what the action names, and report what was lost.
 
     rebuild-indexes   makes wrong or missing derived files again; no record is touched
     drop-damaged      rewrites damaged segments without their damaged bytes; no offset moves
@@ -44,7 +44,7 @@ class RepairReport:
     actions: list[str] = field(default_factory=list)
     lost: list[Damage] = field(default_factory=list)
     lost_records: int | None = 0
-    """None when it cannot be told: compaction leaves offsets without a record."""
+    """None if unknown: compaction leaves offsets without a record."""
     dry_run: bool = False
     left: list[Damage] = field(default_factory=list)
     """What is still damaged after it; empty for a dry run."""
@@ -73,7 +73,7 @@ def repair_partition(
     action: str,
     dry_run: bool,
 ) -> RepairReport:
-    """Repair a partition that nobody has open. ``dry_run`` changes nothing and reports the same."""
+    """Repair a partition that is not open. ``dry_run`` changes nothing and reports the same."""
     action = check_action(action)
     repair = _Repair(location, config, dry_run=dry_run)
     repair.run(action)
@@ -174,7 +174,7 @@ class _Repair:
         made.seal = replace(
             made.seal, cleaned=known.cleaned if known is not None else not made.seal.contiguous
         )
-        # A transaction index that cannot be told from the log stays, and so does what the seal says of it.
+        # A transaction index that cannot be derived from the log stays, and so does the seal's part about it.
         made.aborted = list(self._still_aborted(segment)) if checked.aborted is None else checked.aborted
         for kind, reason in sorted(wrong.items(), key=lambda each: each[0] == "seal"):
             data = made.pack(kind)

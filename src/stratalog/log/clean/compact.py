@@ -75,7 +75,7 @@ class CleanReport:
     first_offset: int
     """The base offset of the first segment that was looked at."""
     next_dirty_offset: int
-    """Where the next round begins: what the cleaner's checkpoint was told."""
+    """Where the next round begins: the last offset saved in the cleaner's checkpoint."""
     passes: int
     segments_before: int
     segments_after: int
@@ -103,7 +103,7 @@ class CleanReport:
 
 
 Aborted = tuple[AbortedTxn, ...] | Damage
-"""The transactions aborted in a segment, or why nobody can tell."""
+"""The transactions aborted in a segment, or the damage that hides them."""
 
 
 class Workplace(Protocol):

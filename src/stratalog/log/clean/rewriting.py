@@ -34,7 +34,7 @@ from stratalog.log.segment.segment import Segment, Start, owner_of
 from stratalog.log.segment.sidecars import Sidecars
 
 PAUSE_S = 0.1
-"""The longest wait before somebody is asked again whether to stop."""
+"""The longest wait between two checks whether to stop."""
 
 
 class StopCleaningError(Exception):

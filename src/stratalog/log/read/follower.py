@@ -151,7 +151,7 @@ class _Unsynced:
         """The synced end by what lies outside the partition's directory."""
         self._ours = False
         self.end = 0
-        """The recovery point where no tail tells and nobody writes: a log that ends before it is damaged."""
+        """The recovery point, if there is no tail and no writer: a log that ends before it is damaged."""
 
     def look(self, directory: str, tail: Tail | None) -> None:
         """Read the synced end as the log directory knows it.
@@ -194,7 +194,7 @@ class _Unsynced:
                 return
 
     def _is_torn(self, segment: Segment, tail: Tail | None) -> bool:
-        """Return True if offsets are missing behind the segment that nobody knows to have been synced."""
+        """Return True if offsets are missing behind the segment that are not known to have been synced."""
         try:
             seal = segment.seal
             if not self._ours or (seal is not None and not seal.contiguous):

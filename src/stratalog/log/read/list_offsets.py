@@ -238,7 +238,7 @@ def _newest_of(
 ) -> ListedOffset | None:
     """Return the newest record of a segment, looking only where the seal or the time index says it can be.
 
-    The newest one that they know may be a marker or out of sight, so older and older ones are asked for.
+    The newest entry may be a marker or out of range, so older entries are tried one by one.
     """
     for timestamp in _newest_first(segment):
         begin = start

@@ -1,6 +1,6 @@
 """Reading one partition by offset, across segments, whatever happens to the files meanwhile.
 
-A reader works on a `LogView`: the writer in this process, or a directory that somebody else writes.
+A reader works on a `LogView`: the writer in this process, or a directory that another process writes.
 Offsets are the only position a reader keeps. When a file it was about to open is gone (cleaned,
 archived, swapped) it asks the view for a fresh list of segments and goes on from its offset, so
 compaction never disturbs it. When the log start passes its position, because records were deleted, it

@@ -314,7 +314,7 @@ class Activation:
     ) -> None:
         self._owner = owner
         self._seal: tuple[int, Seal | None] = -1, None
-        """The seal on disk that was asked for last, and the size it covers."""
+        """The seal on disk that was read last, and the size it covers."""
         self._context = context
         self._config = config
         self._segment = segment

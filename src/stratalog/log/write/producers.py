@@ -464,7 +464,7 @@ def replay_producers(
 
     ``trusted_offset`` is set when no batch below it has a producer id. ``aborted`` is filled, by base offset
     of the segment, with the aborted transactions of the replayed part; no snapshot past ``snapshot_limit`` is
-    used, so that this part covers the segments asked for.
+    used, so that this part covers these segments.
     """
     state, at = load_snapshot(location, snapshots, snapshot_limit, expiration_ms)
     if state.may_repeat(location.context.clock.now_ms()):

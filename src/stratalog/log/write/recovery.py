@@ -232,7 +232,7 @@ class _Recovery:
         """Remove the sidecars that a deletion or a power cut left without a log; others tell of a loss."""
         if not view.orphans:
             return
-        # Not what this open was told: a log start that only follows the first segment explains nothing.
+        # Not the start in `how`: one that only follows the first segment explains nothing.
         start = checkpointed_start(self.fs, self.directory, self.topic, self.partition)
         start = max(start, self.how.local_start_offset)
         bases = sorted((*view.orphans, *(files.base_offset for files in view.segments)))

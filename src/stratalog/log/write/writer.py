@@ -266,7 +266,7 @@ class PartitionWriter:
                 self._install(state)
 
     def _install(self, state: WriterState) -> None:
-        """Continue with what recovery found. The marks that asked for it are cleared last."""
+        """Continue with what recovery found. The in-doubt marks are cleared last."""
         self._written = True
         self.producers = state.producers
         self.syncer.reloaded(state.unsynced)
@@ -681,7 +681,7 @@ class PartitionWriter:
     def durable(self, end: int) -> Completion:
         """Return a completion that is done when every offset below ``end`` is on disk.
 
-        Returns at once: the store's sync threads do the work, and what is asked for meanwhile shares it.
+        Returns at once: the store's sync threads do the work, and requests made meanwhile share it.
         """
         completion = self.ends.when("synced", end)
         if not completion.done:

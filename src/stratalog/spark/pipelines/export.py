@@ -252,7 +252,7 @@ def _check_outside(output: str, paths: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the caller asked for. Picklable."""
+    """The caller's options. Picklable."""
 
     where: Where
     topics: tuple[str, ...] = ()

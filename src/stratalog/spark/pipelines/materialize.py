@@ -159,7 +159,7 @@ def read(spark: SparkSession, output: str) -> DataFrame:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the caller asked for. Picklable."""
+    """The caller's options. Picklable."""
 
     where: Where
     topic: str

@@ -79,9 +79,9 @@ class PartitionCopy(Report):
     linked_bytes: int = 0
     copied_bytes: int = 0
     cut_timestamp: int | None = None
-    """If a moment was asked for: the time of the first record that did not exist then."""
+    """With a time as the cut: the time of the first record that did not exist then."""
     late_from_offset: int | None = None
-    """The first offset behind the cut that is stamped at or before the moment asked for: appended after
+    """The first offset behind the cut that is stamped at or before that time: appended after
     something newer, it is not part of the copy. None if there is none."""
     oldest_timestamp: int | None = None
     """The newest record of the oldest segment, which ``retention.ms`` is compared with; None without one."""

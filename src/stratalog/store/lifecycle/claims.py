@@ -133,7 +133,7 @@ class Claims:
         return self._wanted[key] > 0
 
     def close(self) -> None:
-        """Give nothing out any more, and wait until everybody else has given back what they hold."""
+        """Refuse new claims and wait until all other threads have released theirs."""
         ours = threading.get_ident()
         with self._changed.lock:
             self._closed = True

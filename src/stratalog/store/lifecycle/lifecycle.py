@@ -498,7 +498,7 @@ class _Work:
         return process
 
     def _cleaned_by(self, process: ChildProcess, token: str, task: CleaningTask) -> Cleaned | None:
-        """Return what a process made; None if nobody wants it any more."""
+        """Return the result of a child process; None if it is no longer wanted."""
         lifecycle, loans, progress = self._lifecycle, self._lifecycle.loans, self._progress
         name = f"{task.topic}-{task.partition}"
         heard_s = time.monotonic()

@@ -121,7 +121,7 @@ def compact_steps(at: Situation, *, force: bool = False) -> list[Step]:
     found = cleanable_of(at)
     why = wants_cleaning(at.config, found, duplicate_ratio=at.duplicate_ratio)
     if why is None and force and found.cleanable_bytes:
-        why = f"{format_bytes(found.cleanable_bytes)} are dirty, and it was asked for"
+        why = f"{format_bytes(found.cleanable_bytes)} are dirty, and compaction was requested"
     if why is None:
         return []
     base = min((s.base_offset for s in at.segments if s.local), default=found.first_dirty_offset)

@@ -2,7 +2,7 @@
 
 The copy of the manifest in the partition's directory, `stratalog.archive`, is what a store opens and lists
 with, without asking anybody. Before the first byte is read from the archive, and before anything there is
-changed, the archive's own manifest is asked for: a crash may have left the copy behind it, and what was
+changed, the archive's own manifest is read: a crash may have left the copy behind it, and what was
 erased or deleted in between must not be read.
 
 Crash policy: the copy is replaced atomically, after the archive's manifest and before any local file goes.
@@ -179,7 +179,7 @@ class Tier:
             missing = _lost(manifest, local_start, found)
             with self._mutex:
                 if self._known is not known:
-                    continue  # the copy may be newer than what the archive said
+                    continue  # the copy may be newer than the manifest that was read
                 if missing is not None:
                     raise _not_there(self.archive, missing, found)
                 self._known, self._confirmed = (found, local_start), True
