@@ -117,7 +117,7 @@ def parse(data: bytes | bytearray | memoryview) -> Settings:
 
 
 def newest(candidates: Iterable[Settings]) -> Settings | None:
-    """The one that counts; None when there is none."""
+    """Return the candidate with the highest generation, or None."""
     return max(candidates, key=lambda settings: settings.generation, default=None)
 
 

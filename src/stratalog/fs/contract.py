@@ -166,7 +166,7 @@ class FileSystem(Protocol):
         """
 
     def link(self, src: str, dst: str) -> None:
-        """A second name for a file; FileExistsError when ``dst`` is there. Durable after ``sync_dir``."""
+        """Create a second name for a file; FileExistsError if ``dst`` exists. Durable after ``sync_dir``."""
 
     def remove(self, path: str) -> None:
         """Remove a file's name; open handles stay usable. Durable after ``sync_dir``."""

@@ -148,7 +148,7 @@ class HandleCache:
             self.release(file)
 
     def forget(self, path: str) -> None:
-        """The name was renamed or removed: the next acquire opens anew; a pinned file closes at release."""
+        """Drop the handle of a name that was renamed or removed; a pinned file closes at release."""
         with self._mutex:
             self._forgets += 1
             entry = self._by_path.pop(path, None)

@@ -273,7 +273,7 @@ def _files(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
 
 
 def never_committed(messages: Sequence[WriterCommitMessage | None]) -> bool:
-    """True if a task failed: then Spark did not call commit, and what was staged can be removed.
+    """Return True if a task failed: then Spark did not call commit, and staged files can be removed.
 
     After a commit that failed only the store knows whether it was decided and needs the files.
     """

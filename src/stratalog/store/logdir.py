@@ -127,7 +127,7 @@ class LogDir:
             )
 
     def sync_ancestors(self) -> None:
-        """A new store: its own name, and those above that were made for it, must survive a power cut too.
+        """Sync the directories above a new store, so that its path survives a power cut.
 
         `meta.properties` is written after this, so a start that was cut short does it again.
         """

@@ -637,7 +637,7 @@ class Topic:
         return reading.read(self._parts(chosen, start, end, options), options)
 
     def part(self, partition: int, start: int, options: ReadOptions) -> Part:
-        """One partition for a reader that keeps its own position; OffsetOutOfRangeError outside the log."""
+        """Return a partition for a reader with its own position; OffsetOutOfRangeError outside the log."""
         return Part.of(self._steady(partition), start, None, options)
 
     def _added(self, options: ReadOptions) -> Callable[[int], list[Part]]:

@@ -81,7 +81,7 @@ class LogHistory:
         self.pending, self.pending_marker, self.pending_start = tuple(facts), marker, start
 
     def acknowledge(self, offset: int, *, synced: bool) -> None:
-        """What was begun is done; its first record, or the marker, is at ``offset``."""
+        """Note that the pending request succeeded; its first record, or the marker, is at ``offset``."""
         if offset != self.end:
             self._fail(f"offset {offset} was acknowledged where {self.end} was next")
         for at, fact in enumerate(self.pending):
@@ -95,24 +95,24 @@ class LogHistory:
         self.begin()
 
     def acknowledge_flush(self) -> None:
-        """Everything so far was acknowledged as durable."""
+        """Note that everything so far was acknowledged as durable."""
         self.durable_end = self.end
         self.begin()
 
     def acknowledge_start(self, start: int) -> None:
-        """The log start offset was moved."""
+        """Note that the log start offset was moved."""
         self.start = max(self.start, start)
         self._forget_below(self.start)
         self.begin()
 
     def saw(self, end: int) -> None:
-        """A reader was shown everything below ``end`` where acknowledgements wait for the disk."""
+        """Note that a reader saw everything below ``end`` where acknowledgements wait for the disk."""
         self.durable_end = max(self.durable_end, end)
 
     # -- what is there -------------------------------------------------------------------------------
 
     def check_visible(self, found: Sequence[Record], *, up_to: int | None = None) -> None:
-        """What a reader of the running log was shown: every record so far, or those below ``up_to``."""
+        """Check what a reader of the running log got: every record so far, or those below ``up_to``."""
         wanted = {at: fact for at, fact in self.given.items() if up_to is None or at < up_to}
         self._check_order(found)
         self._check_equal({record.offset: Fact.of(record) for record in found}, wanted)

@@ -49,7 +49,7 @@ _schemas: dict[tuple[str, ...], Any] = {}
 
 @cache
 def column_types() -> Mapping[str, pa.DataType]:
-    """The type of each column; made once, because making it costs more than encoding a short table."""
+    """Return the type of each column; cached, since making it costs more than encoding a short table."""
     import pyarrow as pa
 
     return {
@@ -89,7 +89,7 @@ def _repeated(name: str, value: str | int, rows: int) -> pa.Array:
 
 
 def _constant(name: str, value: str | int, rows: int) -> pa.Array:
-    """A column of one value: a slice of one made before, unless it would be large to keep."""
+    """Return a column of one value: a slice of a cached one, unless that would be large."""
     if rows > _KEPT_ROWS:
         return _repeated.__wrapped__(name, value, rows)
     return _repeated(name, value, max(1024, 1 << (rows - 1).bit_length())).slice(0, rows)
@@ -352,7 +352,7 @@ class ArrowRows:
         producer_epoch: int,
         base_sequence: int,
     ) -> tuple[int, int, int, int, int]:
-        """The kernel's ``encode_tuples`` for rows: the same arguments, the same answer."""
+        """Encode rows as the kernel's ``encode_tuples`` encodes records: same arguments, same result."""
         if not 0 <= row < self.num_rows:
             raise InvalidRecordError(f"no row {row} in a table of {self.num_rows}")
         slot = bisect_right(self.starts, row) - 1
@@ -396,7 +396,7 @@ def check_names(names: list[str]) -> None:
 
 
 def fitted(name: str, column: Any) -> Any:
-    """A column, chunked or not, in the type the kernel reads, or an InvalidRecordError."""
+    """Convert a column, chunked or not, to the type the kernel reads; InvalidRecordError if it cannot be."""
     kind, target = column.type, column_types()[name]
     if kind == target:
         return column
@@ -470,7 +470,7 @@ class _Chunk:
         self.args = args
 
     def room(self, row: int) -> int:
-        """What the rows from ``row`` on take at most, as a batch; the kernel stops at the end anyway."""
+        """Return the most bytes that the rows from ``row`` on take as a batch."""
         fields = _span(self.args[0], row) + (_span(self.args[4], row) if len(self.args[4]) else 0)
         return HEADER_SIZE + (self.rows - row) * _RECORD_BYTES + fields + self._extra
 
@@ -526,7 +526,7 @@ def encode_arrow(
 
 
 def is_arrow(records: object) -> TypeGuard[Any]:
-    """Whether this is an Arrow table or batch, without importing Arrow to find out."""
+    """Return whether this is an Arrow table or batch; does not import Arrow."""
     if not type(records).__module__.startswith("pyarrow"):
         return False  # asked first: another thread may be in the middle of importing Arrow
     pyarrow = sys.modules["pyarrow"]

@@ -61,7 +61,7 @@ class Run(NamedTuple):
 
 
 def record_error(scan: Scan, state: array[int]) -> CorruptionError:
-    """What the kernel's answer means."""
+    """Return the error for the kernel's result."""
     position = scan.table[state[1] * WIDTH]
     reason = REASONS.get(state[0], f"error {state[0]}")
     base = scan.table[state[1] * WIDTH + 2]
@@ -103,7 +103,7 @@ def make_skip(scan: Scan, skip: Container[int] | None) -> bytes:
 
 
 def decompress(view: memoryview, header_row: int, scan: Scan, max_bytes: int = MAX_BATCH_BYTES) -> memoryview:
-    """The records of a compressed batch."""
+    """Decompress the records of a batch."""
     at = header_row * WIDTH
     position, size, count = scan.table[at], scan.table[at + 1], scan.table[at + 4]
     if position + size > len(view):
@@ -129,7 +129,7 @@ def runs(
     run_bytes: int,
     max_bytes: int,
 ) -> Iterator[Run]:
-    """What to decode, in order: uncompressed runs of about ``run_bytes``, compressed batches one by one."""
+    """Yield uncompressed runs of about ``run_bytes``, and compressed batches one by one, in order."""
     last = scan.n if last is None else min(last, scan.n)
     out = array("q", bytes(40))
     while first < last and kernel.plan_run(scan.table, first, last, bounds, skip, run_bytes, out):
@@ -235,7 +235,7 @@ def measure(buf: Buffer, scan: Scan, *, max_bytes: int = MAX_BATCH_BYTES) -> Non
 
 
 def decode_control(buf: Buffer, header: BatchHeader) -> tuple[Literal["commit", "abort"] | None, int]:
-    """What a control batch says: its transaction marker and coordinator epoch.
+    """Return the transaction marker and the coordinator epoch of a control batch.
 
     (None, -1) for a batch that compaction emptied and for control records that end no transaction.
     """

@@ -69,7 +69,7 @@ class BatchOptions:
 
 
 def whole_crc(data: Buffer) -> int:
-    """The CRC-32C of a whole batch, from the one it carries."""
+    """Compute the CRC-32C of a whole batch from the one in its header."""
     head = kernel.crc32c(data[:CRC_FROM])
     return kernel.crc32c_combine(head, read_field(data, "crc"), len(data) - CRC_FROM)
 
@@ -79,13 +79,13 @@ def batch_attributes(codec: int, timestamp_type: int, transactional: bool) -> in
 
 
 def with_codec(data: Buffer, codec: int, level: int | None) -> bytearray:
-    """An uncompressed batch, its records compressed."""
+    """Return an uncompressed batch with its records compressed."""
     body = codecs.compress(codec, memoryview(data)[HEADER_SIZE:], level)
     return replace_body(data, body, codec)
 
 
 def replace_body(data: Buffer, body: Buffer, codec: int) -> bytearray:
-    """The header of ``data`` before other bytes of the same records; codec, length and CRC set to fit."""
+    """Return the batch with other bytes for its records; codec, length and CRC are set to fit."""
     made = bytearray(HEADER_SIZE + len(body))
     made[:HEADER_SIZE] = memoryview(data)[:HEADER_SIZE]
     made[HEADER_SIZE:] = body
@@ -141,7 +141,7 @@ def encode_with(
 
 
 def too_large(index: int, size: int, max_bytes: int) -> RecordTooLargeError:
-    """The error for a record that does not even fit in a batch of its own."""
+    """Return the error for a record that does not fit in a batch of its own."""
     return RecordTooLargeError(
         f"record {index}: {size} bytes as a batch, more than the {max_bytes} allowed, the smaller of the"
         " topic's max.message.bytes and segment.bytes"
@@ -158,7 +158,7 @@ def encode_control(
     timestamp: int,
     coordinator_epoch: int = 0,
 ) -> bytes:
-    """The control batch that ends a transaction."""
+    """Return the control batch that ends a transaction."""
     kinds = {"abort": 0, "commit": 1}
     if marker not in kinds:
         raise InvalidRecordError(f"a transaction ends with commit or abort, not {marker!r}")

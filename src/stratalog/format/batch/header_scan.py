@@ -186,7 +186,7 @@ class Scan:
         return self._reason
 
     def span(self, i: int) -> tuple[int, int, int]:
-        """Where a batch begins and ends in the buffer, and its last offset."""
+        """Return where a batch begins and ends in the buffer, and its last offset."""
         position, size, _, last_offset = self.table[i * WIDTH : i * WIDTH + 4]
         return position, position + size, last_offset
 
@@ -219,11 +219,11 @@ class Scan:
         ) and all(base == last + 1 for base, last in zip(bases[1:], lasts, strict=False))
 
     def find_offset(self, offset: int) -> int:
-        """The first batch whose last offset is not below ``offset``; n when there is none."""
+        """Return the first batch whose last offset is not below ``offset``, or n."""
         return kernel.find_row(self.table, self.n, 3, offset)
 
     def find_position(self, position: int) -> int:
-        """The first batch that does not begin before ``position``; n when there is none."""
+        """Return the first batch that does not begin before ``position``, or n."""
         return kernel.find_row(self.table, self.n, 0, position)
 
     def __repr__(self) -> str:
@@ -244,7 +244,7 @@ _PEEK = struct.Struct(">qi4xb6xi8xq18x")
 
 
 def peek(header: Buffer) -> Peek | None:
-    """The header that begins ``header``; None when it is cut short or cannot be one of a batch."""
+    """Read the header at the start of ``header``; None if it is cut short or is not one of a batch."""
     if len(header) < HEADER_SIZE:
         return None
     base_offset, length, magic, delta, max_timestamp = _PEEK.unpack_from(header)
@@ -470,7 +470,7 @@ class IndexColumns(NamedTuple):
 def index_columns(
     scan: Scan, *, interval_bytes: int, state: IndexState, base_position: int = 0
 ) -> IndexColumns:
-    """The index entries for the batches of a scan, by the rule Kafka's LogSegment appends with.
+    """Return the index entries for the batches of a scan, by the rule of Kafka's LogSegment.append.
 
     A batch is indexed, by its last offset and own position, when more than ``interval_bytes`` lie between the
     last indexed batch's start and it. ``base_position`` is where in the file the scanned buffer begins.

@@ -227,7 +227,7 @@ Cold = Callable[[], tuple[tuple[Segment, ...], int]]
 
 
 def nothing_cold() -> tuple[tuple[Segment, ...], int]:
-    """For a partition that has no archive."""
+    """Return no archived segments: the partition has no archive."""
     return (), 0
 
 

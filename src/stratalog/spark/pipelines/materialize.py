@@ -293,7 +293,7 @@ def _look(view: LogView, isolation: Isolation, upto: int | None) -> Looked:
 
 
 def _may_be_cleaned(segment: Segment) -> bool:
-    """True if compaction may have rewritten it; a segment without a seal does not tell."""
+    """Return True if compaction may have rewritten the segment; without a seal that is unknown."""
     if isinstance(segment, ArchivedSegment):
         return segment.source.cleaned
     try:
@@ -385,7 +385,7 @@ class _Run:
         return ""
 
     def _due(self, ends: Mapping[int, int]) -> bool:
-        """True if there is something to do; also to note that there was nothing, before it is too late."""
+        """Return True if there is work, also if only an empty result must be recorded in time."""
         stale_ms = self.now.now_ms - self.now.delete_retention_ms // 4
         return any(
             ends.get(number) != looked.end or (looked.whole and self._read_ms(looked) < stale_ms)

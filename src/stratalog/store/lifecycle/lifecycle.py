@@ -150,7 +150,7 @@ class Lifecycle:
         return self._clock.observe(clock.now_ms(), clock.monotonic_s())
 
     def situation(self, entry: TopicEntry, view: View, *, cleaning: bool, force: bool = False) -> Situation:
-        """All that the policies look at, read now; with ``force`` fresh segments may be cleaned too."""
+        """Read everything that the policies need; with ``force`` fresh segments may be cleaned too."""
         partitions, name, number = self.partitions, view.topic, view.partition
         config = view.config if isinstance(view, PartitionWriter) else entry.config(partitions.config)
         if force:
@@ -265,7 +265,7 @@ class Lifecycle:
         return LifecycleReport(asked.preview, tuple(steps), tuple(notes), compactions)
 
     def cleaning_memory(self, partitions: int) -> tuple[int, int]:
-        """How many of so many partitions are cleaned at a time here, and the memory each of them has."""
+        """Return how many of these partitions are cleaned at a time, and the memory of each."""
         config = self.partitions.config
         threads = min(max(config.get_int("log.cleaner.threads"), 1), max(partitions, 1))
         return threads, config.get_int("log.cleaner.dedupe.buffer.size") // threads
@@ -302,7 +302,7 @@ class Lifecycle:
         return self.stopping
 
     def stop_for(self, key: tuple[str, int]) -> Callable[[], bool]:
-        """Whether long work on a partition should end: the store closes, or another thread wants it."""
+        """Return a check for long work on a partition: stop if the store closes or a thread waits for it."""
         return lambda: self.stopping or self.claims.wanted(key)
 
     def spent(self, seconds: float) -> None:

@@ -132,7 +132,7 @@ def compact_steps(at: Situation, *, force: bool = False) -> list[Step]:
 
 
 def compact_plan(at: Situation, *, force: bool = False) -> list[Step]:
-    """What `compact_steps` gives or, when that is nothing and records are dirty, a ``skip`` that says why."""
+    """Return the steps of `compact_steps`; a ``skip`` with the reason if there are only dirty records."""
     steps = compact_steps(at, force=force)
     if steps or not at.config.compact:
         return steps
@@ -186,7 +186,7 @@ def cleanable_of(at: Situation) -> Cleanable:
 
 
 def overdue(at: Situation) -> tuple[int, int | None] | None:
-    """The base offset of the oldest segment that retention takes now, and how long past due it is (ms)."""
+    """Return the base offset of the oldest expired segment, and how long it is past due (ms)."""
     going = _expired(at, at.facts)
     if not going:
         return None

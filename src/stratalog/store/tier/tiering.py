@@ -181,7 +181,7 @@ class Tiering:
         return [segment for segment in writer.segments() if isinstance(segment, ArchivedSegment)]
 
     def may_be_below(self, writer: PartitionWriter) -> Callable[[Sequence[bytes]], set[bytes]] | None:
-        """Which of some keys an archived segment may hold: their tombstones must stay. None: no archive."""
+        """Return a filter for keys that an archived segment may hold, or None without an archive."""
         cold = self.archived(writer)
         if not cold:
             return None
@@ -526,7 +526,7 @@ def rewrite_archived(
 
 
 def _uploads(fs: FileSystem, made: Sequence[Segment], entry: SegmentEntry, old: str) -> list[SegmentUpload]:
-    """The rewritten segments, up to where the old one ended; its snapshot is that of its end, still."""
+    """Return the rewritten segments, up to the old one's end; its snapshot still holds there."""
     uploads = []
     for at, segment in enumerate(made):
         end = made[at + 1].base_offset if at + 1 < len(made) else entry.next_offset
@@ -641,7 +641,7 @@ class Archives:
             return self.tiering
 
     def _store_id(self) -> str:
-        """Who writes the archive: the cluster id in `meta.properties`, which a store keeps for life."""
+        """Return the writer's id in the archive: the cluster id in `meta.properties`, which never changes."""
         fs = self._partitions.context.fs
         for each in self._partitions.dirs.online():
             try:

@@ -187,7 +187,7 @@ class Tier:
                 self.changed()
 
     def doubt(self) -> None:
-        """What is known may be out of date: a change failed half-way, or an object is gone."""
+        """Mark the manifest as possibly out of date: a change failed half-way, or an object is gone."""
         self._confirmed = False
 
     @property
@@ -196,7 +196,7 @@ class Tier:
         return self.manifest is not None and self.manifest.owner == self.archive.store_id
 
     def committed(self) -> None:
-        """The archive's manifest was changed by this process: keep a copy."""
+        """Keep a copy of the manifest that this process has just changed."""
         manifest = self.archive.manifest()
         with self._mutex:
             before = self.manifest
@@ -205,14 +205,14 @@ class Tier:
         self.save()
 
     def describe(self, partitions: int, overrides: dict[str, str]) -> None:
-        """What the archive's manifests say of the topic from now on."""
+        """Set what the archive's manifests contain of the topic from now on."""
         epochs: list[tuple[int, int]] = []
         with suppress(CorruptionError):  # a rebuilt partition begins with epoch 0, as one without the file
             epochs = read_epochs(self._context.fs, self.directory)
         self.archive.describe(About(partitions, overrides, tuple(epochs) or ((0, 0),)))
 
     def cold(self) -> tuple[tuple[ArchivedSegment, ...], int]:
-        """Every archived segment, the same objects while they last, and the archive's log start offset."""
+        """Return the archived segments, the same objects each time, and the archive's log start offset."""
         with self._mutex:
             manifest = self.manifest
             if manifest is None:
@@ -312,7 +312,7 @@ def keys_in(
     keys: Iterable[bytes],
     hash_of: Callable[[bytes], int],
 ) -> set[bytes]:
-    """Which of ``keys`` archived segments may hold, by their key indexes; all, where one cannot tell."""
+    """Return the keys that archived segments may hold, by their key indexes; all if one has none."""
     wanted = set(keys)
     left = sorted((hash_of(key), key) for key in wanted)
     found: set[bytes] = set()

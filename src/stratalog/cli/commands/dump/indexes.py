@@ -73,7 +73,7 @@ class LogProbe:
         self._window = Window(file, self._state, self.size, PROBE_BYTES)
 
     def last_offset_at(self, position: int, max_bytes: int) -> int | None:
-        """Of the batch that begins there; None when none does, or none within ``max_bytes``."""
+        """Return the last offset of the batch there; None without a batch of at most ``max_bytes``."""
         if not 0 <= position <= self.size:
             return None
         header = self._file.pread(batch.HEADER_SIZE, position)
@@ -253,7 +253,7 @@ def _producer_facts(entry: producer_snapshot.ProducerEntry, as_json: bool) -> di
 
 
 def _beside(path: str, suffix: str) -> str:
-    """The file of another kind and the same base offset."""
+    """Return the path of the file of another kind with the same base offset."""
     directory, slash, name = path.rpartition("/")
     return f"{directory}{slash}{name.split('.')[0]}{suffix}"
 

@@ -117,7 +117,7 @@ def batch_facts(view: memoryview, state: memoryview) -> dict[str, object]:
 
 
 def legacy_facts(message: memoryview, position: int) -> dict[str, object]:
-    """A message of format 0 or 1, which is a batch of its own or wraps one; names as in Kafka's line."""
+    """Return a message of format 0 or 1, a batch of its own or a wrapper, with the names of Kafka's line."""
     magic = int.from_bytes(message[16:17], signed=True)
     attributes = message[17]
     codec = attributes & 7
@@ -239,7 +239,7 @@ class LogDump:
         return True
 
     def _legacy(self) -> None:
-        """A message of format 0 or 1: its line can be printed, what is in it is not looked at."""
+        """Print the line of a message of format 0 or 1; its contents are not read."""
         state, view = self._state, self._window.view
         pos, size = state[at.POS], state[at.SIZE]
         if state[at.MAGIC] > 127:

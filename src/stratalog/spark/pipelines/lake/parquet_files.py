@@ -83,7 +83,7 @@ class ParquetFiles:
     # -- the files as they are -----------------------------------------------------------------------
 
     def ends(self, logs: Sequence[Log]) -> dict[Log, int]:
-        """Where each log goes on; an incomplete range is removed, which is the last of its log."""
+        """Return the end offset of each log; remove an incomplete range, always the last of its log."""
         ends: dict[Log, int] = {}
         wanted = set(logs)
         for each in self._ranges({log.topic for log in logs}):
