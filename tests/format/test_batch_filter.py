@@ -335,7 +335,6 @@ def test_transactions() -> None:
     ]
     log, scan = joined(batches)
     assert list(filter.transaction_rows(scan)) == [0, 1, 2, 3, 4]
-    assert list(filter.transaction_rows(scan, 1, 3)) == [1, 2]
     keys = filter.KeyMap(MEMORY, 0)
     assert filter.build(keys, log, scan, skip=b"\1\1\0\0\0") == 5
     assert (len(keys), keys.latest_offset) == (0, 6)

@@ -65,14 +65,12 @@ class _Entry:
 class HandleCache:
     """Open files of one filesystem, at most ``limit`` of them while pins allow. Thread-safe."""
 
-    def __init__(
-        self, fs: FileSystem, limit: int | None = None, on_pressure: Callable[[], bool] | None = None
-    ) -> None:
+    def __init__(self, fs: FileSystem, limit: int | None = None) -> None:
         self.limit = default_limit() if limit is None else limit
         if self.limit < 1:
             raise InvalidArgumentError(f"a handle limit must be at least 1, not {self.limit}")
-        # Called without any lock held when pins alone fill the limit; True says that something was released.
-        self.on_pressure = on_pressure
+        self.on_pressure: Callable[[], bool] | None = None
+        """Called without a lock when pins alone fill the limit; returns True if it released something."""
         self._fs = fs
         self._mutex = locks.lock("handles")
         self._by_path: dict[str, _Entry] = {}  # what is forgotten or replaced is in `_by_file` alone

@@ -28,7 +28,7 @@ from stratalog.format.metadata import id_to_text
 from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.log.arguments import (
     Moment,
-    check_bytes,
+    check_key,
     check_list,
     check_moment,
     check_number,
@@ -757,7 +757,7 @@ class Topic:
 
         In more than one partition the newest by timestamp wins. Quick with ``key.index.enable``.
         """
-        key, level = check_bytes("key", key), check_isolation(isolation)
+        key, level = check_key(key), check_isolation(isolation)
         newest: Record | None = None
         for number in self._choose(partition):
             record = unmoved(self._partitions, self._view(number), lookup.newest, key, level)
@@ -769,7 +769,7 @@ class Topic:
         self, key: bytes, partition: int | None = None, *, isolation: str = "read_uncommitted"
     ) -> Iterator[Record]:
         """Return every record of a key, in offset order, partition by partition."""
-        key, level = check_bytes("key", key), check_isolation(isolation)
+        key, level = check_key(key), check_isolation(isolation)
         for number in self._choose(partition):
             yield from reversed(list(lookup.history_backwards(self._steady(number), key, level)))
 

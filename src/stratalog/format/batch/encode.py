@@ -74,8 +74,8 @@ def whole_crc(data: Buffer) -> int:
     return kernel.crc32c_combine(head, read_field(data, "crc"), len(data) - CRC_FROM)
 
 
-def batch_attributes(codec: int, timestamp_type: int, transactional: bool) -> int:
-    return codec | (8 if timestamp_type == LOG_APPEND_TIME else 0) | (0x10 if transactional else 0)
+def batch_attributes(timestamp_type: int, transactional: bool) -> int:
+    return (8 if timestamp_type == LOG_APPEND_TIME else 0) | (0x10 if transactional else 0)
 
 
 def with_codec(data: Buffer, codec: int, level: int | None) -> bytearray:
@@ -125,7 +125,7 @@ def encode_with(
         options.max_bytes,
         base,
         options.leader_epoch,
-        batch_attributes(0, options.timestamp_type, options.transactional),
+        batch_attributes(options.timestamp_type, options.transactional),
         options.producer_id,
         options.producer_epoch,
         options.base_sequence,

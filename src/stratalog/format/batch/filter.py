@@ -193,9 +193,9 @@ def due_tombstones(
     return found
 
 
-def transaction_rows(scan: Scan, first: int = 0, last: int | None = None) -> array[int]:
+def transaction_rows(scan: Scan) -> array[int]:
     """Return the rows of transactional and control batches, whose retention the caller must decide."""
-    return _rows_with(scan, first, last, _TRANSACTIONAL_OR_CONTROL)
+    return _rows_with(scan, 0, None, _TRANSACTIONAL_OR_CONTROL)
 
 
 def filter_batches(

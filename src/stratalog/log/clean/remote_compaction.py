@@ -181,7 +181,6 @@ def clean_elsewhere(
     attempt: str,
     may_be_below: MayBeBelow | None = None,
     progress: Callable[[int, int], None] | None = None,
-    stop: Callable[[], bool] | None = None,
 ) -> Cleaned:
     """Carry out a task in the folder ``attempt`` of its work directory, which no other attempt may use.
 
@@ -189,7 +188,7 @@ def clean_elsewhere(
     """
     _check_seen(context, task)
     place = StagedPlace(task, context, attempt)
-    pace = Pace(task.io_bytes_per_s, progress, stop)
+    pace = Pace(task.io_bytes_per_s, progress)
     saved: list[int] = []
     try:
         cleaning = Cleaning(place, task.span, task.memory_bytes, task.now_ms, may_be_below, pace)

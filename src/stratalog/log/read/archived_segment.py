@@ -59,14 +59,12 @@ class ArchivedSegment(Segment):
         self,
         location: PartitionLocation,
         source: SegmentSource,
-        *,
-        next_offset: int | None = None,
     ) -> None:
         super().__init__(
             location,
             source.base_offset,
             size=source.size,
-            next_offset=source.next_offset if next_offset is None else next_offset,
+            next_offset=source.next_offset,
         )
         self.source = source
 

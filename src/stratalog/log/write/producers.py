@@ -128,9 +128,9 @@ def increment_sequence(sequence: int, increment: int) -> int:
 class ProducerState:
     """The producers of one partition."""
 
-    def __init__(self, expiration_ms: int = 86_400_000, log_start_offset: int = 0) -> None:
+    def __init__(self, expiration_ms: int = 86_400_000) -> None:
         self._expiration_ms = expiration_ms
-        self._log_start_offset = log_start_offset
+        self._log_start_offset = 0
         self._producers: dict[int, Producer] = {}
         self._open: dict[int, int] = {}  # first offset of a transaction -> producer id
         self._decided: dict[int, int] = {}  # first offset -> marker the high watermark has yet to pass
@@ -314,11 +314,9 @@ class ProducerState:
         return entries
 
     @classmethod
-    def from_entries(
-        cls, entries: Iterable[ProducerEntry], expiration_ms: int = 86_400_000, log_start_offset: int = 0
-    ) -> ProducerState:
+    def from_entries(cls, entries: Iterable[ProducerEntry], expiration_ms: int = 86_400_000) -> ProducerState:
         """Build the state from a ``.snapshot``. Kafka drops expired producers here: call `expire` next."""
-        state = cls(expiration_ms, log_start_offset)
+        state = cls(expiration_ms)
         for entry in entries:
             producer = state._producer(entry.producer_id)
             producer.epoch = entry.producer_epoch

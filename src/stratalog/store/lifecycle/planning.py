@@ -21,7 +21,7 @@ from stratalog.log.policy.preview import Step
 from stratalog.log.policy.retention import (
     Expiry,
     SegmentFacts,
-    archive_expired,
+    archive_turned_off,
     expired,
     local_expired,
     newest_ms,
@@ -210,16 +210,7 @@ def _expired(at: Situation, segments: Sequence[SegmentFacts], *, by_time: bool =
 
 def _turned_off(at: Situation, segments: Sequence[SegmentFacts]) -> list[Step]:
     """Copies that leave the archive because it was turned off for this topic."""
-    if at.config.remote_storage_enable or not at.config.remote_log_delete_on_disable:
-        return []
-    going = archive_expired(
-        at.config,
-        segments,
-        at.now_ms,
-        log_start_offset=at.log_start_offset,
-        high_watermark=at.high_watermark,
-        by_time=False,
-    )
+    going = archive_turned_off(at.config, segments)
     return preview.expiry_steps(at.topic, at.partition, going, log_start_offset=at.log_start_offset)
 
 
