@@ -86,13 +86,15 @@ def _batches(records: int, size: int, calls: int, producer_id: int) -> list[byte
     for call in range(calls):
         encoded, _ = batches.encode_records(
             rows,
-            base_offset=0,
-            leader_epoch=0,
-            now_ms=now,
-            max_bytes=1 << 30,
-            producer_id=producer_id,
-            producer_epoch=-1 if producer_id < 0 else 0,
-            base_sequence=-1 if producer_id < 0 else call * records,
+            options=batches.BatchOptions(
+                base_offset=0,
+                leader_epoch=0,
+                now_ms=now,
+                max_bytes=1 << 30,
+                producer_id=producer_id,
+                producer_epoch=-1 if producer_id < 0 else 0,
+                base_sequence=-1 if producer_id < 0 else call * records,
+            ),
         )
         made.append(bytearray(encoded.data))
     return made

@@ -74,7 +74,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The store is imported when it is first asked for: the command line starts faster without it."""
+    """Import the store with its first use: the command line starts faster without it."""
     if name in ("Broker", "serve"):
         from stratalog import broker
 

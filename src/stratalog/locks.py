@@ -209,7 +209,7 @@ def refused(what: str) -> ConcurrentUseError:
 
 
 class OneThread:
-    """Which thread is inside an object's methods that are `for_one_thread`. Not a lock: nobody waits."""
+    """Which thread is inside an object's methods that are `for_one_thread`. Not a lock: it never waits."""
 
     def __init__(self, what: str) -> None:
         self.what = what

@@ -17,7 +17,7 @@ from stratalog.archive.objects import DirectoryObjects
 from stratalog.archive.source import StoredSegment
 from stratalog.fs import FailingFileSystem, Fault, HandleCache, MemoryFileSystem, RealFileSystem
 from stratalog.kernel import hash64
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.lookup import key_offsets
 from stratalog.log.segment.segment import Segment
@@ -41,7 +41,7 @@ def cloud() -> FaultyObjects:
 
 def segment_of(source: StoredSegment) -> ArchivedSegment:
     fs = RealFileSystem()
-    return ArchivedSegment(LogContext(fs, HandleCache(fs)), "/nowhere", TOPIC, 0, source)
+    return ArchivedSegment(PartitionLocation(LogContext(fs, HandleCache(fs)), "/nowhere", TOPIC, 0), source)
 
 
 def test_any_range_of_any_file(objects: Objects, sample: SegmentUpload) -> None:
@@ -83,7 +83,10 @@ def test_it_answers_as_the_local_segment_does(cloud: FaultyObjects, sample: Segm
     with open_for(cloud, threads=2, part_bytes=BIG_PART) as archive:
         archived = segment_of(partition_of(archive).open_segment(partition_of(archive).upload(sample)))
         local = Segment(
-            archived.context, directory, TOPIC, 0, 0, size=sample.size_bytes, next_offset=sample.next_offset
+            archived.location._replace(directory=directory),
+            0,
+            size=sample.size_bytes,
+            next_offset=sample.next_offset,
         )
         count = len(cloud.requests)
         told, here = archived.info(), local.info()

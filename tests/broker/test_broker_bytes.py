@@ -17,7 +17,7 @@ import stratalog
 from stratalog import Broker, Record, Store, Topic
 from stratalog.broker.codes import Code
 from stratalog.broker.server import Limits
-from stratalog.format.batch import encode_records
+from stratalog.format.batch import BatchOptions, encode_records
 from stratalog.wire.messages import codec
 
 WAIT_S = 20
@@ -91,7 +91,9 @@ def client(broker: Broker) -> Iterator[Wire]:
 
 def batch(*values: bytes) -> bytes:
     records = [Record(value, timestamp=5) for value in values]
-    made, _ = encode_records(records, base_offset=0, leader_epoch=0, now_ms=0, max_bytes=1 << 20)
+    made, _ = encode_records(
+        records, options=BatchOptions(base_offset=0, leader_epoch=0, now_ms=0, max_bytes=1 << 20)
+    )
     return bytes(made.data)
 
 

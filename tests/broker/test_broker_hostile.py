@@ -21,7 +21,7 @@ from stratalog.broker.fetch import _Fetch
 from stratalog.broker.loop import EventLoop
 from stratalog.broker.server import MAX_ELEMENTS, OFF_LOOP_THREADS
 from stratalog.errors import InvalidArgumentError
-from stratalog.format.batch import encode_records
+from stratalog.format.batch import BatchOptions, encode_records
 from stratalog.wire.messages import codec
 from tests.broker.test_broker_bytes import (
     WAIT_S,
@@ -180,8 +180,8 @@ def test_a_batch_of_no_transaction_does_not_hold_readers_up(wire: Wire, store: S
     topic = store.create_topic("orders")
     made, _ = encode_records(
         [Record(b"a", timestamp=5)],
-        base_offset=0, leader_epoch=0, now_ms=0, max_bytes=1 << 20,
-        producer_id=7, producer_epoch=0, base_sequence=0, transactional=True,
+        options=BatchOptions(base_offset=0, leader_epoch=0, now_ms=0, max_bytes=1 << 20,
+        producer_id=7, producer_epoch=0, base_sequence=0, transactional=True),
     )  # fmt: skip
     assert produced(wire, "orders", bytes(made.data)) == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     topic.append(b"b")

@@ -19,7 +19,7 @@ from stratalog import Broker, Record, Store
 from stratalog.broker.codes import Code
 from stratalog.broker.server import Limits
 from stratalog.errors import InvalidProducerEpochError
-from stratalog.format.batch import encode_records
+from stratalog.format.batch import BatchOptions, encode_records
 from stratalog.store.internal_topic import for_coordinator
 from stratalog.store.transactions import state as states
 from stratalog.store.transactions.coordinator import TRANSACTIONS_TOPIC
@@ -97,9 +97,9 @@ class Client:
         sequence = self.sequences.get(partition, 0)
         data, _ = encode_records(
             [Record(value, timestamp=int(time.time() * 1000))],
-            base_offset=0, leader_epoch=0, now_ms=0, max_bytes=1 << 20,
+            options=BatchOptions(base_offset=0, leader_epoch=0, now_ms=0, max_bytes=1 << 20,
             producer_id=self.id, producer_epoch=self.epoch, base_sequence=sequence,
-            transactional=more.pop("transactional", True),
+            transactional=more.pop("transactional", True)),
         )  # fmt: skip
         fields = produce_fields("orders", bytes(data.data), partition=partition)
         fields["transactional_id"] = more.pop("transactional_id", self.name)
@@ -435,8 +435,9 @@ def test_produce_without_an_answer(wire: Wire, broker: Broker, store: Store) -> 
     made = Client(wire, 2)
     made.init()
     data, _ = encode_records(
-        [Record(b"a", timestamp=5)], base_offset=0, leader_epoch=0, now_ms=0, max_bytes=1 << 20,
-        producer_id=made.id, producer_epoch=made.epoch, base_sequence=0, transactional=True,
+        [Record(b"a", timestamp=5)],
+        options=BatchOptions(base_offset=0, leader_epoch=0, now_ms=0, max_bytes=1 << 20, producer_id=made.id,
+                             producer_epoch=made.epoch, base_sequence=0, transactional=True),
     )  # fmt: skip
     fields = {**produce_fields("orders", bytes(data.data), acks=0), "transactional_id": "t"}
     wire.sock.sendall(wire.frame("Produce", 12, 7, **fields) + wire.frame("Metadata", 8, 9, topics=[]))

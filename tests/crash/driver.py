@@ -342,14 +342,16 @@ def encode_batch(
 ) -> bytes:
     encoded, _ = batches.encode_records(
         [Record(*_record(fact)) for fact in facts],
-        base_offset=0,
-        leader_epoch=-1,
-        now_ms=0,
-        max_bytes=1 << 20,
-        producer_id=producer_id,
-        producer_epoch=0,
-        base_sequence=sequence,
-        transactional=transactional,
+        options=batches.BatchOptions(
+            base_offset=0,
+            leader_epoch=-1,
+            now_ms=0,
+            max_bytes=1 << 20,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=transactional,
+        ),
     )
     return bytes(encoded.data)
 

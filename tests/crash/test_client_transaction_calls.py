@@ -13,7 +13,7 @@ import pytest
 
 from stratalog import Record, Store
 from stratalog.errors import ProducerError
-from stratalog.format.batch import encode_records
+from stratalog.format.batch import BatchOptions, encode_records
 from stratalog.fs import MemoryFileSystem, SurvivorMode
 from stratalog.log.write.producers import Origin
 from stratalog.store.groups.offsets import OFFSETS_TOPIC, commit_records
@@ -60,14 +60,16 @@ class ClientLedger(Ledger):
         store.transactions.add_of_client("t", *self.producer, [(topic, 0)], self.version)
         data, _ = encode_records(
             rows,
-            base_offset=0,
-            leader_epoch=0,
-            now_ms=self.clock.now_ms(),
-            max_bytes=1 << 20,
-            producer_id=self.producer[0],
-            producer_epoch=self.producer[1],
-            base_sequence=sequence,
-            transactional=True,
+            options=BatchOptions(
+                base_offset=0,
+                leader_epoch=0,
+                now_ms=self.clock.now_ms(),
+                max_bytes=1 << 20,
+                producer_id=self.producer[0],
+                producer_epoch=self.producer[1],
+                base_sequence=sequence,
+                transactional=True,
+            ),
         )
         guard = partial(store.transactions.check_batch, "t", (topic, 0))
         origin: Origin = "client" if sequence >= 0 else "coordinator"

@@ -103,7 +103,9 @@ def test_broken_records(body: bytes, count: int, reason: str) -> None:
 def test_counts_are_checked_before_memory_is_asked_for() -> None:
     """A compressed batch that claims two thousand million records."""
     inner = bytes(
-        batch.encode_records([Record(b"v")], base_offset=0, leader_epoch=0, now_ms=0, max_bytes=999)[0].data
+        batch.encode_records(
+            [Record(b"v")], options=batch.BatchOptions(base_offset=0, leader_epoch=0, now_ms=0, max_bytes=999)
+        )[0].data
     )
     packed = batch.with_codec(inner, 4, None)
     struct.pack_into(">i", packed, 57, 2**31 - 1)
@@ -127,7 +129,10 @@ def some_log(codecs: list[int], **more: Any) -> tuple[bytes, list[Record]]:
             for i in range(1 + number % 4)
         ]
         encoded, _ = batch.encode_records(
-            made, base_offset=offset, leader_epoch=0, now_ms=0, max_bytes=1 << 20, codec=codec, **more
+            made,
+            options=batch.BatchOptions(
+                base_offset=offset, leader_epoch=0, now_ms=0, max_bytes=1 << 20, codec=codec, **more
+            ),
         )
         parts.append(encoded.data)
         records += [r._replace(offset=offset + i, partition=1, topic="t") for i, r in enumerate(made)]
@@ -156,7 +161,7 @@ def test_bounds(
         and (since is None or (record.timestamp or 0) >= since)
         and (until is None or (record.timestamp or 0) < until)
     ]
-    bounds: dict[str, Any] = {"lo": lo, "hi": hi, "since": since, "until": until, "skip": skip}
+    bounds: dict[str, Any] = {"bounds": batch.Bounds(lo, hi, since, until), "skip": skip}
     assert batch.decode_records(log, scan, topic="t", partition=1, **bounds) == wanted
     rows = [
         row
@@ -176,8 +181,8 @@ def test_log_append_time() -> None:
     scan = batch.scan(log)
     found = batch.decode_records(log, scan, topic="t", partition=1)
     assert found == [record._replace(timestamp=0, timestamp_type=1) for record in records]
-    assert batch.decode_records(log, scan, topic="t", partition=1, since=1) == []
-    assert batch.decode_records(log, scan, topic="t", partition=1, until=0) == []
+    assert batch.decode_records(log, scan, topic="t", partition=1, bounds=batch.Bounds(since=1)) == []
+    assert batch.decode_records(log, scan, topic="t", partition=1, bounds=batch.Bounds(until=0)) == []
     batch.measure(log, scan)
     assert {(header.min_timestamp, header.max_timestamp) for header in scan} == {(0, 0)}
 

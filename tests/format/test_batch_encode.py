@@ -39,7 +39,7 @@ def decoded(data: bytes | bytearray) -> list[Record]:
 @given(records_of, st.sampled_from(range(5)), st.booleans())
 def test_tuples_and_arrow_make_the_same_batch(records: list[Record], codec: int, append_time: bool) -> None:
     args: dict[str, Any] = {**ARGS, "max_bytes": 1 << 20, "codec": codec, "timestamp_type": int(append_time)}
-    encoded, count = batch.encode_records(records, **args)
+    encoded, count = batch.encode_records(records, options=batch.BatchOptions(**args))
     assert count == len(records)
     assert encoded.crc == kernel.crc32c(encoded.data)
     header = batch.scan(encoded.data, expect=7).header(0)
@@ -60,12 +60,12 @@ def test_tuples_and_arrow_make_the_same_batch(records: list[Record], codec: int,
             ),
         }
     )
-    same, _ = batch.encode_arrow(table, **args)
+    same, _ = batch.encode_arrow(table, options=batch.BatchOptions(**args))
     assert same.data == encoded.data
     assert facts(same) == facts(encoded)
     half = len(records) // 2
     if half:
-        again, end = batch.encode_arrow(table.slice(half), **args)
+        again, end = batch.encode_arrow(table.slice(half), options=batch.BatchOptions(**args))
         assert end == len(records) - half
         assert [r.value for r in decoded(again.data)] == [r.value for r in records[half:]]
 
@@ -80,18 +80,24 @@ def test_max_bytes(values: list[bytes], max_bytes: int) -> None:
         whole = batch.encode_one(values[row], None, (), 500, 7, 0, 0)
         if len(whole) > max_bytes:
             with pytest.raises(RecordTooLargeError, match=f"record {row}: {len(whole)} bytes"):
-                batch.encode_records(records, row, **ARGS, max_bytes=max_bytes)
+                batch.encode_records(records, row, options=batch.BatchOptions(**ARGS, max_bytes=max_bytes))
             with pytest.raises(RecordTooLargeError, match=f"record {row}: {len(whole)} bytes"):
-                batch.encode_arrow(table, row, **ARGS, max_bytes=max_bytes)
+                batch.encode_arrow(table, row, options=batch.BatchOptions(**ARGS, max_bytes=max_bytes))
             row += 1
             continue
-        encoded, end = batch.encode_records(records, row, **ARGS, max_bytes=max_bytes)
+        encoded, end = batch.encode_records(
+            records, row, options=batch.BatchOptions(**ARGS, max_bytes=max_bytes)
+        )
         assert len(encoded.data) <= max_bytes
         assert end > row
-        same, same_end = batch.encode_arrow(table, row, **ARGS, max_bytes=max_bytes)
+        same, same_end = batch.encode_arrow(
+            table, row, options=batch.BatchOptions(**ARGS, max_bytes=max_bytes)
+        )
         assert (same.data, same_end) == (encoded.data, end)
         if end < len(records):
-            more, _ = batch.encode_records(records[row : end + 1], **ARGS, max_bytes=1 << 20)
+            more, _ = batch.encode_records(
+                records[row : end + 1], options=batch.BatchOptions(**ARGS, max_bytes=1 << 20)
+            )
             assert len(more.data) > max_bytes
         seen += [record.value for record in decoded(encoded.data)]
         row = end
@@ -107,7 +113,9 @@ def test_encode_one(value: Any, key: Any, pairs: Any, timestamp: int, append_tim
         "timestamp_type": int(append_time),
         "now_ms": timestamp,
     }
-    encoded, _ = batch.encode_records([Record(value, key, pairs, timestamp)], max_bytes=1 << 20, **args)
+    encoded, _ = batch.encode_records(
+        [Record(value, key, pairs, timestamp)], options=batch.BatchOptions(max_bytes=1 << 20, **args)
+    )
     assert data == encoded.data
 
 
@@ -135,7 +143,7 @@ def test_encode_one(value: Any, key: Any, pairs: Any, timestamp: int, append_tim
 )
 def test_wrong_types_are_named(record: Any, field: str) -> None:
     with pytest.raises(InvalidRecordError, match=f"record 1: .*{field}"):
-        batch.encode_records([Record(b"fine"), record], **ARGS, max_bytes=1 << 20)
+        batch.encode_records([Record(b"fine"), record], options=batch.BatchOptions(**ARGS, max_bytes=1 << 20))
     if isinstance(record, Record) and isinstance(record.timestamp, (int, type(None))):
         stamp = record.timestamp or 0
         if stamp < 2**63:
@@ -144,7 +152,8 @@ def test_wrong_types_are_named(record: Any, field: str) -> None:
 
 
 def test_short_tuples_and_iterables() -> None:
-    encoded, count = batch.encode_records(((b"a",), (b"b", b"k")), **ARGS, max_bytes=1 << 20)  # type: ignore[arg-type]
+    options = batch.BatchOptions(**ARGS, max_bytes=1 << 20)
+    encoded, count = batch.encode_records(((b"a",), (b"b", b"k")), options=options)  # type: ignore[arg-type]
     assert count == 2
     assert [(r.value, r.key, r.timestamp) for r in decoded(encoded.data)] == [
         (b"a", None, 500),
@@ -154,7 +163,7 @@ def test_short_tuples_and_iterables() -> None:
 
 def test_unknown_codec() -> None:
     with pytest.raises(UnsupportedCodecError):
-        batch.encode_records([Record(b"")], **ARGS, max_bytes=999, codec=9)
+        batch.encode_records([Record(b"")], options=batch.BatchOptions(**ARGS, max_bytes=999, codec=9))
 
 
 def test_markers_are_commit_or_abort() -> None:
@@ -185,7 +194,7 @@ def test_markers_are_commit_or_abort() -> None:
 )
 def test_kind_columns(column: Any) -> None:
     table = pa.table({"value": column, "offset": pa.array([1, 2, 3]), "key": pa.nulls(3)})
-    encoded, end = batch.encode_arrow(table, **ARGS, max_bytes=1 << 20)
+    encoded, end = batch.encode_arrow(table, options=batch.BatchOptions(**ARGS, max_bytes=1 << 20))
     assert end == 3
     assert [(r.value, r.key) for r in decoded(encoded.data)] == [(b"ab", None), (None, None), (b"cd", None)]
 
@@ -194,20 +203,21 @@ def test_kind_columns(column: Any) -> None:
 def test_times_of_any_unit(unit: str) -> None:
     stamps = pa.array([5000, None], pa.timestamp("ms")).cast(pa.timestamp(unit))
     table = pa.table({"value": pa.nulls(2, pa.binary()), "timestamp": stamps})
-    encoded, _ = batch.encode_arrow(table, **ARGS, max_bytes=1 << 20)
+    encoded, _ = batch.encode_arrow(table, options=batch.BatchOptions(**ARGS, max_bytes=1 << 20))
     assert [r.timestamp for r in decoded(encoded.data)] == [5000, 500]
 
 
 def test_headers_as_map_and_slices() -> None:
     pairs = pa.array([[("x", b"0")], [("a", b"1"), ("b", None)], None, []], pa.map_(pa.string(), pa.binary()))
     table = pa.table({"value": pa.nulls(4, pa.binary()), "headers": pairs}).slice(1)
-    encoded, _ = batch.encode_arrow(table, **ARGS, max_bytes=1 << 20)
+    encoded, _ = batch.encode_arrow(table, options=batch.BatchOptions(**ARGS, max_bytes=1 << 20))
     assert [r.headers for r in decoded(encoded.data)] == [(("a", b"1"), ("b", None)), (), ()]
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     child = pa.array([{"key": c, "value": c.encode()} for c in "abcdef"], kind.value_type)[2:]
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 3], pa.int32()), child)
     encoded, _ = batch.encode_arrow(
-        pa.table({"value": pa.nulls(2, pa.binary()), "headers": lists}), **ARGS, max_bytes=1 << 20
+        pa.table({"value": pa.nulls(2, pa.binary()), "headers": lists}),
+        options=batch.BatchOptions(**ARGS, max_bytes=1 << 20),
     )
     assert [r.headers for r in decoded(encoded.data)] == [(("c", b"c"),), (("d", b"d"), ("e", b"e"))]
 
@@ -227,14 +237,14 @@ def test_headers_as_map_and_slices() -> None:
 )
 def test_tables_that_are_no_records(table: Any, message: str) -> None:
     with pytest.raises(InvalidRecordError, match=message):
-        batch.encode_arrow(table, **ARGS, max_bytes=1 << 20)
+        batch.encode_arrow(table, options=batch.BatchOptions(**ARGS, max_bytes=1 << 20))
 
 
 def test_arrow_buffers_that_lie() -> None:
     ends = pa.py_buffer(b"".join(n.to_bytes(4, "little", signed=True) for n in (0, 90, 2)))
     wrong = pa.Array.from_buffers(pa.binary(), 2, [None, ends, pa.py_buffer(b"ab")])
     with pytest.raises(InvalidRecordError, match="record 0: its value"):
-        batch.encode_arrow(pa.table({"value": wrong}), **ARGS, max_bytes=1 << 20)
+        batch.encode_arrow(pa.table({"value": wrong}), options=batch.BatchOptions(**ARGS, max_bytes=1 << 20))
 
 
 def test_a_record_far_above_the_average() -> None:
@@ -243,7 +253,7 @@ def test_a_record_far_above_the_average() -> None:
     row = 0
     sizes = []
     while row < len(values):
-        encoded, row = batch.encode_arrow(table, row, **ARGS, max_bytes=1 << 20)
+        encoded, row = batch.encode_arrow(table, row, options=batch.BatchOptions(**ARGS, max_bytes=1 << 20))
         sizes += [len(r.value or b"") for r in decoded(encoded.data)]
     assert sizes == [len(value) for value in values]
 
@@ -262,11 +272,11 @@ def test_columns_and_schema() -> None:
         ]
     ).equals(batch.schema_for(batch.COLUMNS))
     records = [Record(b"v%d" % i, None, (("h", b"%d" % i),) * (i % 3), i) for i in range(500)]
-    data = batch.encode_records(records, **ARGS, max_bytes=1 << 20)[0].data
+    data = batch.encode_records(records, options=batch.BatchOptions(**ARGS, max_bytes=1 << 20))[0].data
     scan = batch.scan(data)
     whole = batch.decode_arrow(data, scan, topic="t", partition=3)[0]
     assert whole.schema.equals(batch.schema_for(batch.COLUMNS))
-    assert batch.encode_arrow(whole, **ARGS, max_bytes=1 << 20)[0].data == data
+    assert batch.encode_arrow(whole, options=batch.BatchOptions(**ARGS, max_bytes=1 << 20))[0].data == data
     for columns in (
         ("offset",),
         ("headers", "key"),

@@ -58,7 +58,7 @@ def test_every_record(partition: str) -> None:
         scan = batch.scan(data)
         assert scan.stop is batch.Stop.END
         assert scan.end == len(data)
-        args: dict[str, Any] = {"topic": topic, "partition": int(number), "lo": low}
+        args: dict[str, Any] = {"topic": topic, "partition": int(number), "bounds": batch.Bounds(low)}
         records += batch.decode_records(data, scan, **args)
         for made in batch.decode_arrow(data, scan, **args):
             made.validate(full=True)
@@ -107,14 +107,16 @@ def test_every_segment(path: Path) -> None:
         mine = [r for r in records if header.base_offset <= r.offset <= header.last_offset]
         encoded, count = batch.encode_records(
             mine,
-            base_offset=header.base_offset,
-            leader_epoch=header.leader_epoch,
-            now_ms=0,
-            max_bytes=1 << 24,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-            transactional=header.is_transactional,
+            options=batch.BatchOptions(
+                base_offset=header.base_offset,
+                leader_epoch=header.leader_epoch,
+                now_ms=0,
+                max_bytes=1 << 24,
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+                transactional=header.is_transactional,
+            ),
         )
         assert count == header.count
         assert encoded.data == whole

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("either")
 def encode(count: int = 3, base_offset: int = 0, **more: Any) -> bytearray:
     records = [Record(b"value-%d" % i, b"key", (), 1000 + i) for i in range(count)]
     args: dict[str, Any] = {"base_offset": base_offset, "leader_epoch": 1, "now_ms": 5, "max_bytes": 1 << 20}
-    return bytearray(batch.encode_records(records, **{**args, **more})[0].data)
+    return bytearray(batch.encode_records(records, options=batch.BatchOptions(**{**args, **more}))[0].data)
 
 
 def patched(data: bytes | bytearray, fmt: str, at: int, value: int, *, crc: bool = True) -> bytearray:

@@ -129,7 +129,8 @@ def test_pressure_asks_for_pins_back(tmp_path: Path) -> None:
 
 def test_a_callback_that_only_promises_does_not_hang_us(tmp_path: Path) -> None:
     paths = make_files(tmp_path, 2)
-    cache = HandleCache(RealFileSystem(), 1, on_pressure=lambda: True)
+    cache = HandleCache(RealFileSystem(), 1)
+    cache.on_pressure = lambda: True
     first, second = cache.acquire(paths[0]), cache.acquire(paths[1])
     assert cache.stats().over_limit == 1
     cache.release(first)

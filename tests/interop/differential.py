@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stratalog import Record
-from stratalog.format.batch import encode_records
+from stratalog.format.batch import BatchOptions, encode_records
 from stratalog.wire.messages import codec
 from tests.broker.test_broker_bytes import Wire, batch
 
@@ -732,8 +732,8 @@ def _newer_groups() -> list[Case]:
 def transactional(producer: tuple[int, int], *values: bytes, sequence: int = 0) -> bytes:
     records = [Record(value, timestamp=5) for value in values]
     made, _ = encode_records(
-        records, base_offset=0, leader_epoch=0, now_ms=0, max_bytes=1 << 20,
-        producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, transactional=True,
+        records, options=BatchOptions(base_offset=0, leader_epoch=0, now_ms=0, max_bytes=1 << 20,
+        producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, transactional=True),
     )  # fmt: skip
     return bytes(made.data)
 

@@ -25,14 +25,16 @@ PRODUCER = 4_711
 def from_producer(records: list[Record], sequence: int, *, transactional: bool = False) -> bytes:
     encoded, _ = batches.encode_records(
         records,
-        base_offset=0,
-        leader_epoch=0,
-        now_ms=0,
-        max_bytes=1 << 20,
-        producer_id=PRODUCER,
-        producer_epoch=0,
-        base_sequence=sequence,
-        transactional=transactional,
+        options=batches.BatchOptions(
+            base_offset=0,
+            leader_epoch=0,
+            now_ms=0,
+            max_bytes=1 << 20,
+            producer_id=PRODUCER,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=transactional,
+        ),
     )
     return bytes(encoded.data)
 

@@ -27,10 +27,7 @@ def log_of(records: list[Record], batch_records: int) -> bytes:
     for start in range(0, len(records), batch_records):
         encoded, _ = batch.encode_records(
             records[start : start + batch_records],
-            base_offset=start,
-            leader_epoch=0,
-            now_ms=1,
-            max_bytes=1 << 30,
+            options=batch.BatchOptions(base_offset=start, leader_epoch=0, now_ms=1, max_bytes=1 << 30),
         )
         parts.append(encoded.data)
     return b"".join(parts)
@@ -117,7 +114,9 @@ def main() -> None:
         row = 0
         while row < RECORDS:
             _, row = batch.encode_records(
-                source, row, base_offset=row, leader_epoch=0, now_ms=1, max_bytes=120_000
+                source,
+                row,
+                options=batch.BatchOptions(base_offset=row, leader_epoch=0, now_ms=1, max_bytes=120_000),
             )
 
     line("encode (value, key) list", best(lambda: encode(plain)), RECORDS, len(full))
@@ -128,7 +127,9 @@ def main() -> None:
         row = 0
         while row < table.num_rows:
             _, row = batch.encode_arrow(
-                table, row, base_offset=row, leader_epoch=0, now_ms=1, max_bytes=max_bytes
+                table,
+                row,
+                options=batch.BatchOptions(base_offset=row, leader_epoch=0, now_ms=1, max_bytes=max_bytes),
             )
 
     rows = table.num_rows

@@ -134,10 +134,7 @@ def test_a_map_in_use_is_refused_to_others() -> None:
     for start in range(0, 400_000, 4000):
         made, _ = batch.encode_records(
             [Record(b"", b"%d" % (start + i)) for i in range(4000)],
-            base_offset=start,
-            leader_epoch=0,
-            now_ms=0,
-            max_bytes=1 << 30,
+            options=batch.BatchOptions(base_offset=start, leader_epoch=0, now_ms=0, max_bytes=1 << 30),
         )
         parts.append(bytes(made.data))
     log = b"".join(parts)

@@ -22,11 +22,9 @@ def some_log(sizes: list[int], codec: int = 0) -> tuple[bytes, batch.Scan]:
     for size in sizes:
         made, _ = batch.encode_records(
             [Record(b"v" * i, b"%d" % i, (), 100 + i) for i in range(size)],
-            base_offset=offset,
-            leader_epoch=0,
-            now_ms=0,
-            codec=codec,
-            max_bytes=1 << 20,
+            options=batch.BatchOptions(
+                base_offset=offset, leader_epoch=0, now_ms=0, codec=codec, max_bytes=1 << 20
+            ),
         )
         parts.append(bytes(made.data))
         offset += size

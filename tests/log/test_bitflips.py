@@ -31,7 +31,7 @@ from stratalog.format.checkpoints import RECOVERY_POINT, pack_offsets
 from stratalog.format.metadata import CLEAN_SHUTDOWN
 from stratalog.fs import HandleCache, MemoryFileSystem
 from stratalog.log.check.verify import verify_partition
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.read.follower import PartitionFollower
 from stratalog.log.read.list_offsets import offset_for_time
 from stratalog.log.read.lookup import history_backwards
@@ -72,17 +72,19 @@ def transactional(value: bytes, sequence: int) -> bytes:
     encoded, _ = batches.encode_records(
         [Record(value, b"t", (), 1030 + sequence)],
         0,
-        base_offset=0,
-        leader_epoch=0,
-        now_ms=0,
-        timestamp_type=0,
-        codec=0,
-        level=None,
-        max_bytes=1000,
-        producer_id=7,
-        producer_epoch=0,
-        base_sequence=sequence,
-        transactional=True,
+        options=batches.BatchOptions(
+            base_offset=0,
+            leader_epoch=0,
+            now_ms=0,
+            timestamp_type=0,
+            codec=0,
+            level=None,
+            max_bytes=1000,
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+        ),
     )
     return bytes(encoded.data)
 
@@ -138,14 +140,15 @@ def filesystem(files: Files) -> MemoryFileSystem:
 
 def follow(fs: MemoryFileSystem) -> KeyedView:
     context = LogContext(fs, HandleCache(fs, 100), FixedClock(), quiet)
-    return PartitionFollower(context, DIRECTORY, TOPIC, 0)
+    return PartitionFollower(PartitionLocation(context, DIRECTORY, TOPIC, 0))
 
 
 def write(fs: MemoryFileSystem, *, clean: bool = True, keyed: bool = True) -> PartitionWriter:
     context = LogContext(fs, HandleCache(fs, 100), FixedClock(), quiet)
+    location = PartitionLocation(context, DIRECTORY, TOPIC, 0)
     config = CONFIG if keyed else KEYLESS
-    state, _ = open_partition(context, DIRECTORY, TOPIC, 0, config, OpenAs(clean=clean))
-    return PartitionWriter(context, DIRECTORY, TOPIC, 0, config, state)
+    state, _ = open_partition(location, config, OpenAs(clean=clean))
+    return PartitionWriter(location, config, state)
 
 
 def newest_first(view: KeyedView, key: bytes) -> list[Record]:
@@ -406,10 +409,12 @@ def test_every_byte_of_the_last_three_synced_batches_cut_off() -> None:
         fs = filesystem({**build(), LOG: build()[LOG][:size]})
         found = answer(functools.partial(read_records, follow(fs)))
         assert found.value == left_of(end), size
-        context = LogContext(fs, HandleCache(fs, 100), FixedClock(), quiet)
-        state, report = open_partition(context, DIRECTORY, TOPIC, 0, CONFIG, OpenAs(clean=False))
+        location = PartitionLocation(
+            LogContext(fs, HandleCache(fs, 100), FixedClock(), quiet), DIRECTORY, TOPIC, 0
+        )
+        state, report = open_partition(location, CONFIG, OpenAs(clean=False))
         assert report.damages, size
-        writer = PartitionWriter(context, DIRECTORY, TOPIC, 0, CONFIG, state)
+        writer = PartitionWriter(location, CONFIG, state)
         found = answer(functools.partial(read_records, writer))
         assert found.value == left_of(end), size
         assert isinstance(found.error, CorruptionError), size

@@ -104,14 +104,16 @@ def test_transactions_are_hidden_and_markers_are_no_records() -> None:
     def batch(values: list[bytes], sequence: int) -> bytes:
         encoded, _ = batches.encode_records(
             [Record(value, None, (), NOW) for value in values],
-            base_offset=0,
-            leader_epoch=0,
-            now_ms=NOW,
-            max_bytes=1 << 20,
-            producer_id=7,
-            producer_epoch=0,
-            base_sequence=sequence,
-            transactional=True,
+            options=batches.BatchOptions(
+                base_offset=0,
+                leader_epoch=0,
+                now_ms=NOW,
+                max_bytes=1 << 20,
+                producer_id=7,
+                producer_epoch=0,
+                base_sequence=sequence,
+                transactional=True,
+            ),
         )
         return bytes(encoded.data)
 

@@ -10,7 +10,7 @@ import stratalog
 from stratalog import Record
 from stratalog.errors import CorruptionError
 from stratalog.fs import HandleCache, RealFileSystem
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.segment.segment import Segment
 
 NOW = 1_760_000_000_000
@@ -35,7 +35,8 @@ def log(tmp_path: Path) -> Path:
 def segment_of(log: Path) -> Segment:
     fs = RealFileSystem()
     context = LogContext(fs, HandleCache(fs, 10), warn=lambda message: None)
-    return Segment(context, str(log.parent), "t", 0, 0, size=log.stat().st_size, next_offset=BATCHES)
+    location = PartitionLocation(context, str(log.parent), "t", 0)
+    return Segment(location, 0, size=log.stat().st_size, next_offset=BATCHES)
 
 
 def harm(log: Path, batch: int, field: int) -> int:

@@ -12,7 +12,7 @@ from stratalog.format import tail as tails
 from stratalog.format.tail import Tail
 from stratalog.fs import HandleCache, MemoryFileSystem
 from stratalog.log.check.repair import repair_partition
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 
 DIRECTORY = "/data/t-0"
 FIRST, SECOND, ACTIVE, END = 0, 8, 16, 24
@@ -46,7 +46,8 @@ def lose_tail(fs: MemoryFileSystem, base: int) -> None:
 def drop_damaged(fs: MemoryFileSystem) -> None:
     context = LogContext(fs, HandleCache(fs, 50), warn=lambda message: None)
     config = TopicConfig(index_interval_bytes=0)
-    report = repair_partition(context, DIRECTORY, "t", 0, config, action="drop-damaged", dry_run=False)
+    location = PartitionLocation(context, DIRECTORY, "t", 0)
+    report = repair_partition(location, config, action="drop-damaged", dry_run=False)
     assert report.lost_records == 2
 
 

@@ -18,7 +18,7 @@ from stratalog.format import seal as seals
 from stratalog.fs import HandleCache, MemoryFileSystem, SimulatedCrash
 from stratalog.log.check.repair import RepairReport, repair_partition
 from stratalog.log.check.verify import VerifyReport, verify_partition
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.read.follower import PartitionFollower
 from stratalog.log.read.reader import read_records
 from stratalog.log.write.recovery import OpenAs, open_partition
@@ -58,24 +58,28 @@ def context_of(fs: MemoryFileSystem) -> LogContext:
     return LogContext(fs, HandleCache(fs, 50), warn=quiet)
 
 
+def location_of(fs: MemoryFileSystem) -> PartitionLocation:
+    return PartitionLocation(context_of(fs), DIRECTORY, "t", 0)
+
+
 def repair(fs: MemoryFileSystem, action: str, *, dry_run: bool = False) -> RepairReport:
-    return repair_partition(context_of(fs), DIRECTORY, "t", 0, CONFIG, action=action, dry_run=dry_run)
+    return repair_partition(location_of(fs), CONFIG, action=action, dry_run=dry_run)
 
 
 def verify(fs: MemoryFileSystem) -> VerifyReport:
-    return verify_partition(PartitionFollower(context_of(fs), DIRECTORY, "t", 0))
+    return verify_partition(PartitionFollower(location_of(fs)))
 
 
 def open_writer(fs: MemoryFileSystem, *, clean: bool = False) -> PartitionWriter:
-    context = context_of(fs)
-    state, _ = open_partition(context, DIRECTORY, "t", 0, CONFIG, OpenAs(clean=clean))
-    return PartitionWriter(context, DIRECTORY, "t", 0, CONFIG, state)
+    location = location_of(fs)
+    state, _ = open_partition(location, CONFIG, OpenAs(clean=clean))
+    return PartitionWriter(location, CONFIG, state)
 
 
 def offsets(fs: MemoryFileSystem) -> list[int]:
     """What a reader gets, each value checked against its offset."""
     found = []
-    for record in read_records(PartitionFollower(context_of(fs), DIRECTORY, "t", 0)):
+    for record in read_records(PartitionFollower(location_of(fs))):
         assert record.value == b"%d" % record.offset
         found.append(record.offset)
     return found
@@ -367,7 +371,7 @@ def readable_around(fs: MemoryFileSystem, lost: int) -> int:
     """How far the log reads from its start."""
     read: list[Record] = []
     with contextlib.suppress(CorruptionError):
-        read.extend(read_records(PartitionFollower(context_of(fs), DIRECTORY, "t", 0)))
+        read.extend(read_records(PartitionFollower(location_of(fs))))
     return len(read)
 
 

@@ -53,14 +53,16 @@ def grow(topic: stratalog.Topic, end: int) -> None:
             records = [Record(b"%d" % at, key_of(at), (), at) for at in (offset, offset + 1)]
             encoded, _ = batches.encode_records(
                 records,
-                base_offset=0,
-                leader_epoch=-1,
-                now_ms=0,
-                max_bytes=1 << 20,
-                producer_id=producer,
-                producer_epoch=0,
-                base_sequence=offset // 10 * 2,
-                transactional=True,
+                options=batches.BatchOptions(
+                    base_offset=0,
+                    leader_epoch=-1,
+                    now_ms=0,
+                    max_bytes=1 << 20,
+                    producer_id=producer,
+                    producer_epoch=0,
+                    base_sequence=offset // 10 * 2,
+                    transactional=True,
+                ),
             )
             topic.append_batches(0, bytes(encoded.data))
             topic.end_transaction(0, producer_id=producer, producer_epoch=0, commit=False)
@@ -86,7 +88,7 @@ def rewritten(writer: PartitionWriter, olds: Sequence[Segment], *, drop: bool) -
             if not (drop and header.base_offset % 10 == 3 and not header.is_control)
         ]
     data = b"".join(parts)
-    new = Segment(context, writer.directory, "t", 0, first.base_offset, size=len(data), suffix=CLEANED)
+    new = Segment(writer.location, first.base_offset, size=len(data), suffix=CLEANED)
     context.fs.write_file(new.path(), data, sync=True)
     made = new.derive(100, keyed=True)
     made.aborted += [txn for old in olds for txn in old.aborted()]

@@ -16,7 +16,7 @@ from stratalog.format import seal as seals
 from stratalog.fs import HandleCache, MemoryFileSystem
 from stratalog.log.check.damage import Damage
 from stratalog.log.check.verify import VerifyReport, verify_partition
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.read.follower import PartitionFollower
 from tests.store.test_door import make_batch
 
@@ -48,9 +48,8 @@ def fs() -> MemoryFileSystem:
 
 
 def follow(fs: MemoryFileSystem) -> PartitionFollower:
-    return PartitionFollower(
-        LogContext(fs, HandleCache(fs, 50), warn=lambda message: None), DIRECTORY, "t", 0
-    )
+    context = LogContext(fs, HandleCache(fs, 50), warn=lambda message: None)
+    return PartitionFollower(PartitionLocation(context, DIRECTORY, "t", 0))
 
 
 def verify(fs: MemoryFileSystem) -> VerifyReport:
@@ -122,13 +121,9 @@ def test_a_batch_inside_a_value_is_not_taken_for_the_log() -> None:
         inner, _ = batches.encode_records(
             [Record(b"inner", None, (), 1)],
             0,
-            base_offset=1,
-            leader_epoch=0,
-            now_ms=0,
-            timestamp_type=0,
-            codec=0,
-            level=None,
-            max_bytes=1000,
+            options=batches.BatchOptions(
+                base_offset=1, leader_epoch=0, now_ms=0, timestamp_type=0, codec=0, level=None, max_bytes=1000
+            ),
         )
         topic.append(b"zero")
         topic.append(bytes(inner.data) + b" and more")
@@ -276,7 +271,7 @@ class Vanishing(PartitionFollower):
 
     def __init__(self, fs: MemoryFileSystem) -> None:
         self.fs = fs
-        super().__init__(LogContext(fs, HandleCache(fs, 50)), DIRECTORY, "t", 0)
+        super().__init__(PartitionLocation(LogContext(fs, HandleCache(fs, 50)), DIRECTORY, "t", 0))
 
     def delete(self, _: int) -> None:
         for name in self.fs.list_dir(DIRECTORY):

@@ -109,15 +109,17 @@ def grow(topic: stratalog.Topic, rng: random.Random, *, anywhere: bool, now: int
         producer = topic.log_end_offset(partition) + 1000
         encoded, _ = batches.encode_records(
             own,
-            base_offset=0,
-            leader_epoch=-1,
-            now_ms=now,
-            max_bytes=1 << 20,
-            producer_id=producer,
-            producer_epoch=0,
-            base_sequence=0,
-            transactional=True,
-            codec=rng.choice([0, 3, 4]),
+            options=batches.BatchOptions(
+                base_offset=0,
+                leader_epoch=-1,
+                now_ms=now,
+                max_bytes=1 << 20,
+                producer_id=producer,
+                producer_epoch=0,
+                base_sequence=0,
+                transactional=True,
+                codec=rng.choice([0, 3, 4]),
+            ),
         )
         topic.append_batches(partition, bytes(encoded.data))
         if rng.random() < 0.9:

@@ -59,15 +59,17 @@ def transact(topic: stratalog.Topic, partition: int, rng: random.Random) -> None
     producer = 1000 + topic.log_end_offset(partition)
     encoded, _ = batches.encode_records(
         some(rng, rng.randrange(1, 30)),
-        base_offset=0,
-        leader_epoch=-1,
-        now_ms=START_MS,
-        max_bytes=1 << 20,
-        producer_id=producer,
-        producer_epoch=0,
-        base_sequence=0,
-        transactional=True,
-        codec=rng.choice((0, 4)),
+        options=batches.BatchOptions(
+            base_offset=0,
+            leader_epoch=-1,
+            now_ms=START_MS,
+            max_bytes=1 << 20,
+            producer_id=producer,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+            codec=rng.choice((0, 4)),
+        ),
     )
     topic.append_batches(partition, bytes(encoded.data))
     if rng.random() < 0.9:

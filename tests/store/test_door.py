@@ -29,17 +29,19 @@ def make_batch(
     encoded, _ = batches.encode_records(
         [Record(value, key, timestamp=timestamp + i) for i, value in enumerate(values)],
         0,
-        base_offset=0,
-        leader_epoch=-1,
-        now_ms=NOW,
-        timestamp_type=0,
-        codec=codec,
-        level=None,
-        max_bytes=1 << 20,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        base_sequence=sequence,
-        transactional=transactional,
+        options=batches.BatchOptions(
+            base_offset=0,
+            leader_epoch=-1,
+            now_ms=NOW,
+            timestamp_type=0,
+            codec=codec,
+            level=None,
+            max_bytes=1 << 20,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=transactional,
+        ),
     )
     return bytes(encoded.data)
 

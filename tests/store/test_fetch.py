@@ -97,7 +97,9 @@ class Client:
                 skip.add(row)
         if self.isolation == "read_uncommitted":
             assert not fetched.aborted
-        return batches.decode_records(data, scan, topic=self.topic.name, partition=0, lo=offset, skip=skip)
+        return batches.decode_records(
+            data, scan, topic=self.topic.name, partition=0, bounds=batches.Bounds(offset), skip=skip
+        )
 
 
 class Workload:

@@ -218,14 +218,16 @@ def abort_two_records(topic: Topic) -> None:
     """Append an aborted transaction of two records."""
     encoded, _ = batches.encode_records(
         [Record(b"aborted", key=b"k")] * 2,
-        base_offset=0,
-        leader_epoch=0,
-        now_ms=ManualClock().now_ms(),
-        max_bytes=1 << 20,
-        producer_id=7,
-        producer_epoch=0,
-        base_sequence=0,
-        transactional=True,
+        options=batches.BatchOptions(
+            base_offset=0,
+            leader_epoch=0,
+            now_ms=ManualClock().now_ms(),
+            max_bytes=1 << 20,
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        ),
     )
     topic.append_batches(0, bytes(encoded.data), sync=True)
     topic.end_transaction(0, producer_id=7, producer_epoch=0, commit=False)

@@ -76,7 +76,10 @@ def test_errors_name_the_batch_and_the_record(store: Store) -> None:
     for codec in (0, 3, 4):
         records = [Record(b"v", b"k", timestamp=NOW), Record(b"v", None, timestamp=NOW)]
         keyless, _ = batches.encode_records(
-            records, base_offset=0, leader_epoch=0, now_ms=NOW, codec=codec, max_bytes=9999
+            records,
+            options=batches.BatchOptions(
+                base_offset=0, leader_epoch=0, now_ms=NOW, codec=codec, max_bytes=9999
+            ),
         )
         with pytest.raises(errors.InvalidRecordError, match="batch 1, record 1.*key") as caught:
             compacted.append_batches(0, good + bytes(keyless.data))
@@ -86,10 +89,7 @@ def test_errors_name_the_batch_and_the_record(store: Store) -> None:
     topic = store.create_topic("t", config={"message.timestamp.after.max.ms": 1000})
     late, _ = batches.encode_records(
         [Record(b"v", timestamp=NOW), Record(b"v", timestamp=NOW), Record(b"v", timestamp=NOW + 10**9)],
-        base_offset=0,
-        leader_epoch=0,
-        now_ms=NOW,
-        max_bytes=9999,
+        options=batches.BatchOptions(base_offset=0, leader_epoch=0, now_ms=NOW, max_bytes=9999),
     )
     with pytest.raises(errors.InvalidRecordError, match="too far") as caught:
         topic.append_batches(0, bytes(late.data))
@@ -190,7 +190,10 @@ def test_a_failed_write_leaves_nothing_and_the_next_goes_on() -> None:
 def test_a_bomb_is_refused(codec: int) -> None:
     zeros = [Record(bytes(3 << 20), timestamp=NOW)]
     packed, _ = batches.encode_records(
-        zeros, base_offset=0, leader_epoch=0, now_ms=NOW, codec=codec, max_bytes=1 << 24
+        zeros,
+        options=batches.BatchOptions(
+            base_offset=0, leader_epoch=0, now_ms=NOW, codec=codec, max_bytes=1 << 24
+        ),
     )
     with pytest.raises(errors.CorruptionError, match="decompresses to"):
         batches.validate(bytearray(packed.data), max_bytes=1 << 20, max_decompressed_bytes=1 << 20)

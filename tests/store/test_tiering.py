@@ -437,17 +437,19 @@ def test_transactions_are_read_across_the_boundary(tiered: Tiered) -> None:
         encoded, _ = batches.encode_records(
             [Record(f"{marker} {number}".encode(), key=b"k")],
             0,
-            base_offset=0,
-            leader_epoch=0,
-            now_ms=tiered.clock.now_ms(),
-            timestamp_type=0,
-            codec=0,
-            level=None,
-            max_bytes=1 << 20,
-            producer_id=7,
-            producer_epoch=0,
-            base_sequence=number,
-            transactional=True,
+            options=batches.BatchOptions(
+                base_offset=0,
+                leader_epoch=0,
+                now_ms=tiered.clock.now_ms(),
+                timestamp_type=0,
+                codec=0,
+                level=None,
+                max_bytes=1 << 20,
+                producer_id=7,
+                producer_epoch=0,
+                base_sequence=number,
+                transactional=True,
+            ),
         )
         topic.append_batches(0, bytes(encoded.data))
         topic.end_transaction(0, producer_id=7, producer_epoch=0, commit=marker == "commit")

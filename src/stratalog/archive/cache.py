@@ -138,7 +138,7 @@ class _Memory:
         return kept if isinstance(kept, bytes) else None
 
     def drop(self, kept: object) -> None:
-        """The garbage collector does."""
+        """Do nothing: the garbage collector frees it."""
 
     def close(self) -> None:
         """Nothing is held."""

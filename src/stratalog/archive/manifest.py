@@ -33,15 +33,17 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, TypeVar
 
 from stratalog import locks
 from stratalog.archive.objects import Objects
 from stratalog.errors import ArchiveConflictError, ArchiveError, CorruptionError, UnsupportedFormat
+from stratalog.format.checked_json import Fields
 from stratalog.format.metadata import id_to_text, text_to_id
 from stratalog.kernel import crc32c
 
 VERSION = 1
+NOT_ONE = "not a manifest"
 FILE_NAME = "manifest.json"
 LOCAL_NAME = "stratalog.archive"
 KINDS = ("log", "index", "timeindex", "txnindex", "seal", "keyindex", "snapshot")
@@ -50,6 +52,9 @@ The snapshot is the producers' state at the segment's end."""
 _OBJECT = re.compile(r"log\.[0-9]{5}|index|timeindex|txnindex|seal|keyindex|snapshot")
 _SEGMENT = re.compile(r"[0-9]{20}/[0-9a-f]{16}")
 _NUMBER = re.compile(r"[0-9a-f]{16}")
+
+
+T = TypeVar("T")
 
 
 class StoredObject(NamedTuple):
@@ -82,7 +87,7 @@ class SegmentEntry:
     max_timestamp: int | None = None
     cleaned: bool = False
     modified_ms: int | None = None
-    """When the log file was last written, as its directory said."""
+    """When the log file was last written (its mtime)."""
     uploaded_ms: int = 0
 
     def parts(self) -> tuple[StoredObject, ...]:
@@ -168,8 +173,7 @@ def pack(manifest: Manifest) -> bytes:
 
 def parse(data: bytes, where: str = "manifest") -> Manifest:
     """Parse a manifest; CorruptionError or UnsupportedFormat naming ``where`` for anything else."""
-    root, _ = _checked(data, where)
-    return _manifest(root, where)
+    return _parse_at(where, lambda: _manifest(_checked(data)[0]))
 
 
 def pack_local(copy: LocalCopy) -> bytes:
@@ -178,9 +182,21 @@ def pack_local(copy: LocalCopy) -> bytes:
 
 
 def parse_local(data: bytes, where: str = LOCAL_NAME) -> LocalCopy:
-    root, head = _checked(data, where)
-    root.pop("local_start_offset", None)
-    return LocalCopy(_manifest(root, where), _Fields(head, where).count("local_start_offset"))
+    def parsed() -> LocalCopy:
+        root, head = _checked(data)
+        root.pop("local_start_offset", None)
+        return LocalCopy(_manifest(root), Fields(head, NOT_ONE).count("local_start_offset"))
+
+    return _parse_at(where, parsed)
+
+
+def _parse_at(where: str, parsed: Callable[[], T]) -> T:
+    try:
+        return parsed()
+    except CorruptionError as error:
+        raise error.at(where) from None
+    except UnsupportedFormat as error:
+        raise UnsupportedFormat(f"{where}: {error}") from None
 
 
 # -- bytes ---------------------------------------------------------------------------------------------
@@ -192,7 +208,7 @@ def _with_crc(head: dict[str, object], body: bytes) -> bytes:
     return known[:-1].encode() + b",\n" + body
 
 
-def _checked(data: bytes, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _checked(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     first, _, body = bytes(data).partition(b"\n")
     try:
         if not first.endswith(b","):
@@ -200,34 +216,26 @@ def _checked(data: bytes, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
         head = json.loads(first[:-1] + b"}")
         crc = head.pop("crc32c", None)
         if crc != f"{crc32c(body, crc32c(json.dumps(head).encode())):08x}":
-            raise CorruptionError("the CRC does not match", path=where, position=len(first) + 1)
+            raise CorruptionError("the CRC does not match", position=len(first) + 1)
         root = json.loads(data)
-    except CorruptionError:
-        raise
     except (ValueError, RecursionError, AttributeError) as error:
-        raise CorruptionError(f"not a manifest: {error}", path=where, position=0) from None
-    if not isinstance(root, dict):
-        raise CorruptionError("not a manifest", path=where, position=0)
+        raise CorruptionError(f"{NOT_ONE}: {error}") from None
     root.pop("crc32c", None)
     return root, head
 
 
-def _manifest(root: dict[str, Any], where: str) -> Manifest:
-    fields = _Fields(root, where)
+def _manifest(root: dict[str, Any]) -> Manifest:
+    fields = Fields(root, NOT_ONE)
     version = fields.take("version")
     if version != VERSION:
-        raise UnsupportedFormat(f"{where}: an archive manifest of version {version!r}")
-    try:
-        topic_id = text_to_id(fields.text("topic_id"))
-    except CorruptionError as error:
-        raise error.at(where) from None
+        raise UnsupportedFormat(f"an archive manifest of version {version!r}")
     manifest = Manifest(
         generation=fields.count("generation"),
         token=fields.text("token"),
         owner=fields.text("owner"),
         session=fields.text("session"),
         topic=fields.text("topic"),
-        topic_id=topic_id,
+        topic_id=text_to_id(fields.text("topic_id")),
         partition=fields.count("partition"),
         partitions=fields.count("partitions"),
         config=fields.strings("config"),
@@ -237,19 +245,20 @@ def _manifest(root: dict[str, Any], where: str) -> Manifest:
             for epoch, start in fields.rows("leader_epochs", 2)
         ),
         deleted=bool(fields.take("deleted")),
-        segments=tuple(_entry(_Fields(each, where)) for each in fields.objects("segments")),
+        segments=tuple(_entry(each) for each in fields.items("segments")),
     )
     fields.nothing_left()
-    _check_order(manifest, where)
+    _check_order(manifest)
     return manifest
 
 
-def _check_order(manifest: Manifest, where: str) -> None:
+def _check_order(manifest: Manifest) -> None:
     end = 0
     for each in manifest.segments:
         if not end <= each.base_offset < each.next_offset:
-            reason = f"segment {each.base_offset} to {each.next_offset} behind one that ends at {end}"
-            raise CorruptionError(reason, path=where)
+            raise CorruptionError(
+                f"segment {each.base_offset} to {each.next_offset} behind one that ends at {end}"
+            )
         end = each.next_offset
 
 
@@ -270,21 +279,24 @@ def _entry_to_json(entry: SegmentEntry) -> dict[str, object]:
     }
 
 
-def _entry(fields: _Fields) -> SegmentEntry:
+def _entry(value: object) -> SegmentEntry:
+    fields = Fields(value, NOT_ONE)
     entry = SegmentEntry(
         base_offset=fields.count("base"),
         next_offset=fields.count("next"),
-        name=fields.matching("name", _SEGMENT),
+        name=_matching(fields, fields.take("name"), _SEGMENT),
         size_bytes=fields.count("size"),
-        crc=fields.crc(fields.take("crc32c")),
-        records=fields.maybe("records"),
-        min_timestamp=fields.maybe("min_timestamp"),
-        max_timestamp=fields.maybe("max_timestamp"),
+        crc=fields.as_crc(fields.take("crc32c")),
+        records=_number(fields, "records"),
+        min_timestamp=_number(fields, "min_timestamp"),
+        max_timestamp=_number(fields, "max_timestamp"),
         cleaned=bool(fields.take("cleaned")),
-        modified_ms=fields.maybe("modified_ms"),
+        modified_ms=_number(fields, "modified_ms"),
         uploaded_ms=fields.count("uploaded_ms"),
         objects=tuple(
-            StoredObject(fields.as_name(name), fields.as_count(size, "objects"), fields.crc(crc))
+            StoredObject(
+                _matching(fields, name, _OBJECT), fields.as_count(size, "objects"), fields.as_crc(crc)
+            )
             for name, size, crc in fields.rows("objects", 3)
         ),
     )
@@ -294,80 +306,18 @@ def _entry(fields: _Fields) -> SegmentEntry:
     return entry
 
 
-class _Fields:
-    """Typed access to the fields of a JSON object; each is removed when read."""
+def _matching(fields: Fields, value: object, pattern: re.Pattern[str]) -> str:
+    name = fields.as_text(value, "name")
+    if pattern.fullmatch(name) is None:
+        fields.fail(f"{name[:60]!r} is not a name of a segment or of its objects")
+    return name
 
-    def __init__(self, values: Any, where: str) -> None:
-        self._where = where
-        if not isinstance(values, dict):
-            self.fail("an object was expected")
-        self._values = dict(values)
 
-    def fail(self, reason: str) -> NoReturn:
-        raise CorruptionError(f"not a manifest: {reason}", path=self._where)
-
-    def take(self, name: str) -> Any:
-        if name not in self._values:
-            self.fail(f"no {name}")
-        return self._values.pop(name)
-
-    def text(self, name: str) -> str:
-        value = self.take(name)
-        if not isinstance(value, str):
-            self.fail(f"{name} is not a text")
-        return value
-
-    def matching(self, name: str, pattern: re.Pattern[str]) -> str:
-        value = self.text(name)
-        if pattern.fullmatch(value) is None:
-            self.fail(f"{name} {value[:60]!r}")
-        return value
-
-    def count(self, name: str) -> int:
-        return self.as_count(self.take(name), name)
-
-    def as_count(self, value: Any, name: str) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-            self.fail(f"{name} {value!r} is not a count")
-        return value
-
-    def maybe(self, name: str) -> int | None:
-        value = self.take(name)
-        if value is not None and (not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63):
-            self.fail(f"{name} {value!r} is not a number")
-        return None if value is None else int(value)
-
-    def crc(self, value: Any) -> int:
-        if not isinstance(value, str) or re.fullmatch("[0-9a-f]{8}", value) is None:
-            self.fail(f"{value!r} is not a checksum")
-        return int(value, 16)
-
-    def as_name(self, value: Any) -> str:
-        if not isinstance(value, str) or _OBJECT.fullmatch(value) is None:
-            self.fail(f"{value!r} is not an object of a segment")
-        return value
-
-    def strings(self, name: str) -> dict[str, str]:
-        value = self.take(name)
-        if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
-            self.fail(f"{name} does not map texts to texts")
-        return dict(value)
-
-    def objects(self, name: str) -> list[Any]:
-        value = self.take(name)
-        if not isinstance(value, list):
-            self.fail(f"{name} is not a list")
-        return list(value)
-
-    def rows(self, name: str, width: int) -> list[Any]:
-        rows = self.objects(name)
-        if not all(isinstance(row, list) and len(row) == width for row in rows):
-            self.fail(f"{name} has a row that is not {width} values")
-        return rows
-
-    def nothing_left(self) -> None:
-        if self._values:
-            self.fail(f"unknown fields {sorted(self._values)[:5]}")
+def _number(fields: Fields, name: str) -> int | None:
+    value = fields.take(name)
+    if value is not None and (not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63):
+        fields.fail(f"{name} {value!r} is not a number")
+    return None if value is None else int(value)
 
 
 ATTEMPTS = 20

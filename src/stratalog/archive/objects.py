@@ -317,7 +317,7 @@ class DirectoryObjects:
 
 
 def _whole(data: bytes, start: int, length: int, url: str) -> bytes:
-    """Return the bytes of a range; ArchiveError if there are fewer than were asked for."""
+    """Return the bytes of a range; ArchiveError if there are fewer than requested."""
     if len(data) != length:
         raise ArchiveError(f"ends at byte {start + len(data)}, expected {start + length}", url=url)
     return data

@@ -1,4 +1,4 @@
-"""What a cluster is asked for, and one broker on one machine answers by itself: where it is, its log
+"""Requests about a cluster, answered by one broker on one machine: its address, its log
 directories, and replicas, elections and quorums, of which there is one each.
 
 Moves between log directories and sizes of logs are worked on off the loop. After a crash a move is finished
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stratalog.store import Store
 
 NOT_ASKED = -(2**31)
-"""Authorized operations: nobody asked for them."""
+"""Authorized operations: not requested."""
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 """All operations on a cluster, as bits."""
 BROKERS, CONTROLLERS = 1, 2
@@ -226,6 +226,6 @@ def describe_quorum(request: Request) -> None:
 
 
 def describe_acls(request: Request) -> None:
-    """Tell that nobody's rights are checked."""
+    """Answer that no authorizer is configured."""
     code, why = Code.SECURITY_DISABLED, "every client may do everything here"
     request.answer(request.response(error_code=code, error_message=why))

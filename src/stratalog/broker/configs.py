@@ -51,7 +51,7 @@ def list_config_resources(request: Request) -> None:
 
 
 def describe_configs(request: Request) -> None:
-    """Show settings: all of them, or those that are asked for. What is asked for twice is shown once."""
+    """Describe settings: all of them, or the named ones, each once."""
     made = request.response
     one = made.struct("DescribeConfigsResult")
 

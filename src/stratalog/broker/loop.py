@@ -90,7 +90,7 @@ class EventLoop:
                 os.eventfd_write(self._wake, 1)
 
     def at_end_of_turn(self, act: Callable[[], None]) -> None:
-        """Call ``act`` after what is ready now. Only for the loop's own thread: it wakes nobody."""
+        """Call ``act`` after what is ready now. Only for the loop's own thread: it wakes no other thread."""
         self._calls.append(act)
 
     def at_pause(self, act: Callable[[], None]) -> None:

@@ -28,7 +28,7 @@ NIL = bytes(16)
 INTERNAL = ("__consumer_offsets", "__transaction_state")
 ONE_BROKER = "there is one broker, with id 1"
 TOPIC_OPERATIONS = 0b1101_1111_1000
-"""All operations on a topic, as the bits of Kafka's `AclOperation`: nobody's rights are checked."""
+"""All operations on a topic, as the bits of Kafka's `AclOperation`: rights are not checked."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 MAX_PARTITIONS_TOLD = 2000
 """The most partitions in one answer of DescribeTopicPartitions, as in Kafka."""
@@ -186,7 +186,7 @@ def _topic(request: Request, name: str, topic_id: bytes, failed: dict[str, Code]
 
 
 def _partitions(request: Request, entry: TopicEntry) -> tuple[Any, ...]:
-    """Return what is told of a topic's partitions; made once for as long as the store's topics are these."""
+    """Return the metadata of a topic's partitions; cached until the store's topics change."""
     broker, of = request.broker, request.response.name
     state = broker.store.partitions.registry.state
     if broker.told_of is not state:
@@ -195,7 +195,7 @@ def _partitions(request: Request, entry: TopicEntry) -> tuple[Any, ...]:
     found = broker.told.get((of, entry.name))
     if found is None or state.entries.get(entry.name) is not entry:
         found = _make_partitions(request, entry, state.views.get(entry.name, ()))
-        if state.entries.get(entry.name) is entry:  # else it changed while this was asked for
+        if state.entries.get(entry.name) is entry:  # else it changed meanwhile
             broker.told[of, entry.name] = found
     return found
 

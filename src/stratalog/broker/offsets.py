@@ -22,7 +22,7 @@ SINCE = {
     OffsetSpec.EARLIEST_LOCAL: 8,
     OffsetSpec.LATEST_TIERED: 9,
 }
-"""From which version on an offset may be asked for by its name."""
+"""From which version on a request may name each special offset."""
 
 
 def list_offsets(request: Request) -> None:

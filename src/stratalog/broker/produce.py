@@ -119,7 +119,7 @@ class _Answer:
                 guard = partial(
                     request.broker.store.transactions.check_batch, request.body.transactional_id, place
                 )
-            elif batches.has_transactional(part.records):  # nobody would ever end it
+            elif batches.has_transactional(part.records):  # it would never be ended
                 refused = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
                 return made(index=part.index, error_code=refused, base_offset=-1)
             placed = topic.append_batches(part.index, part.records, wait=False, guard=guard)
@@ -136,7 +136,7 @@ class _Answer:
 
     def _placed(self, topic: Topic, index: int, placed: BatchesAppended, parts: list[Any], at: int) -> Any:
         request = self._request
-        if placed.flush_due:  # readers see it from then on, also where nobody waits
+        if placed.flush_due:  # readers see it from then on, also if no client waits
             waiter = None
             if request.body.acks:
                 self._left += 1

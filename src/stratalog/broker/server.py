@@ -40,7 +40,7 @@ OFF_LOOP_THREADS = 4
 EVERYWHERE = ("", "0.0.0.0", "::")
 """What a broker may listen on, but no client can connect to from elsewhere."""
 ACCEPT_AGAIN_S = 0.5
-"""How long nobody is accepted after no file descriptor was left."""
+"""How long no connection is accepted after the process ran out of file descriptors."""
 MAX_ELEMENTS = 1 << 17
 """Of all arrays of one request: what is read and answered for each keeps other clients waiting."""
 STOP_S = 5.0
@@ -64,7 +64,7 @@ class Limits:
     """Kafka waits 3,000 ms, for many consumers on many machines."""
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
-    """How long a transactional id that nobody uses is known."""
+    """How long an unused transactional id is kept."""
     offsets_retention_minutes: int = 10_080
     """How long the offsets of a group are kept after its last member left; -1: for ever."""
     offsets_retention_check_interval_ms: int = 600_000
@@ -72,7 +72,7 @@ class Limits:
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_max_size: int = 2**31 - 1
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
-    """Those that members may ask for; the first one where nobody asks."""
+    """Those that members may choose; the first one is the default."""
 
 
 class Address(NamedTuple):
@@ -376,7 +376,7 @@ class Broker:
             self.store.groups.end_serving()
 
     def stop(self) -> None:
-        """Accept nobody, finish requests at hand, and end `run`. Any thread may call it, also twice."""
+        """Stop accepting connections, finish current requests and end `run`. Thread-safe and idempotent."""
         if not self._begun:
             self._stopping = True
             self.run()
@@ -399,7 +399,7 @@ class Broker:
             self.loop.call_later(0.02, partial(self._stop, deadline_s))
 
     def move(self, act: Callable[[], None]) -> None:
-        """Do a piece of work that may take long, behind those that were asked for before."""
+        """Run slow work in the worker thread, after the work that was submitted before."""
         with contextlib.suppress(RuntimeError):  # the broker stops
             self._mover.submit(act)
 
@@ -477,7 +477,7 @@ class Broker:
     # -- requests ------------------------------------------------------------------------------------
 
     def _handle(self, connection: Connection, frame: memoryview) -> None:
-        """Answer one frame. ValueError closes the connection: its bytes cannot be told from here on."""
+        """Answer one frame. ValueError closes the connection: the stream cannot be parsed from here on."""
         connection.last_used_s = self.loop.turn_s
         try:
             if self._shortcut.take(connection, frame):

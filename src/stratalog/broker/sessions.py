@@ -1,10 +1,10 @@
 """Fetch sessions (KIP-227): what a client fetches, kept between its requests.
 
-A client with a session sends only what changes, and is told only of partitions with news. A session knows
+A client with a session sends only what changes, and gets only partitions with news. A session knows
 which of its partitions may have some: those that were just sent for, that have more than was answered, or
 whose log moved on since. The others are not looked at, however many they are.
 
-The cache of sessions is bounded. One that is full gives up what nobody has used for two minutes, or a smaller
+The cache of sessions is bounded. A full one drops a session that was not used for two minutes, or a smaller
 session of that age; else the client goes on without one. A connection has one session: clients that begin
 another with each request cannot fill the cache. Touches no disk; used in the loop's thread alone, but for
 `Session.tell`.
@@ -34,7 +34,7 @@ Key: TypeAlias = tuple[str | bytes, int]
 
 
 class FetchedPartition:
-    """One partition that a client fetches: where it is, and what it was told last."""
+    """One partition that a client fetches: its position, and what the last answer contained."""
 
     __slots__ = ("key", "leader_epoch", "max_bytes", "name", "number", "offset", "told", "topic_id", "watch")
 
@@ -108,14 +108,14 @@ class Session:
             self._loop.call_soon(self._look)
 
     def hear(self) -> None:
-        """Take in what was told so far; the call for it may still be on its way."""
+        """Take the reports so far; the call that announces them may still be pending."""
         while self._news:
             part = self._news.popleft()
             if self.parts.get(part.key) is part:
                 self.ready[part.key] = part
 
     def _look(self) -> None:
-        self._called = False  # before the look: what is told from here on calls again
+        self._called = False  # before the look: reports from here on call again
         self.hear()
         if self.waiting is not None and self.ready:
             self.waiting()

@@ -5,7 +5,7 @@ everywhere; what was refused is answered by `produce`, and so is every request t
 several partitions, transactions, unknown topics.
 
 Small requests that are ready in one turn of the loop wait for its end: those of a partition are one append
-then, with one write, and the answers go out together, so that clients are not woken for each. Nobody waits
+then, with one write, and the answers go out together, so that clients are not woken for each. No client waits
 for a request that is not there yet.
 """
 
@@ -125,7 +125,7 @@ class Shortcut:
         """Append the batches of several requests of a partition at once.
 
         What is wrong with one batch is found before anything is written: then each is appended by itself.
-        After a write that failed nobody knows how many are there, and all are told so.
+        After a failed write the number of written records is unknown, and every client gets that error.
         """
         try:
             placed: Outcome | None = None

@@ -1,7 +1,7 @@
-"""Syncs asked for when the loop pauses: one for each partition, whoever wrote to it meanwhile.
+"""Syncs that start when the loop pauses: one for each partition that was written to.
 
 A sync that began with the first request would cover that one alone, and its thread would take the interpreter
-from the loop that has the others at hand. What is asked for here is a `Topic.durable` each, so that nothing
+from the loop that has the others at hand. Each of them is a `Topic.durable`, so that nothing
 is acknowledged before it is on disk; only the asking waits, for as long as requests are ready, and not long.
 
 All methods are for the loop's thread.
@@ -22,7 +22,7 @@ Waiter = Callable[[BaseException | None], None]
 
 
 class _Wanted:
-    """The furthest end that is asked for in one partition, and those who wait for theirs."""
+    """The furthest end to sync in one partition, and the callers that wait for theirs."""
 
     __slots__ = ("end", "partition", "topic", "waiters")
 

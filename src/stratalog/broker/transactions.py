@@ -49,7 +49,7 @@ AS_IN_TRANSACTIONS = {
     Code.GROUP_ID_NOT_FOUND: Code.ILLEGAL_GENERATION,
     Code.STALE_MEMBER_EPOCH: Code.ILLEGAL_GENERATION,
 }
-"""What clients are told in place of the codes of OffsetCommit."""
+"""The codes that clients get in place of those of OffsetCommit."""
 STATES = {each: each.name.title().replace("_", "") for each in Status}
 """Kafka's names."""
 RUNNING = (Status.ONGOING, Status.PREPARE_COMMIT, Status.PREPARE_ABORT)

@@ -14,7 +14,7 @@ import sys
 
 
 def main() -> None:
-    """The console script. ``--version`` alone is answered without loading the parser."""
+    """Run the console script. ``--version`` alone is answered without loading the parser."""
     if sys.argv[1:] in (["--version"], ["-V"]):
         print(version_line())
         return

@@ -67,7 +67,7 @@ def _pack(lines: list[str]) -> bytes:
 
 
 def _lines(data: bytes | bytearray | memoryview) -> list[tuple[int, str]]:
-    """The entry lines with their numbers, once version and count are right."""
+    """Return the entry lines with their numbers; check version and count."""
     try:
         text = bytes(data).decode()
     except UnicodeDecodeError as error:

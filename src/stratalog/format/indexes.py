@@ -61,7 +61,7 @@ class RisingCheck:
         self._one = b"".join(bytes(size - 1) + bytes([name in strict]) for name, _, size in layout)
 
     def first_bad(self, data: bytes | memoryview) -> int:
-        """The first entry that is negative or does not rise from the one before it; -1 when all is well."""
+        """Return the first entry that is negative or does not rise from the one before it, or -1."""
         size = self._entry.size
         count = len(data) // size
         if count == 1:
@@ -238,7 +238,7 @@ class OffsetIndex(_Index):
         return (self.base_offset + offsets[slot], positions[slot]) if slot >= 0 else None
 
     def around(self, offset: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
-        """The last entry at or below ``offset``, and the first above it."""
+        """Return the last entry at or below ``offset``, and the first above it."""
         base, (offsets, positions) = self.base_offset, self._columns
         slot = bisect_right(offsets, offset - base)
         return (
@@ -247,7 +247,7 @@ class OffsetIndex(_Index):
         )
 
     def after_position(self, position: int) -> tuple[int, int] | None:
-        """The first entry whose batch starts past ``position``: where to go on reading behind damage."""
+        """Return the first entry whose batch starts past ``position``: where to resume after damage."""
         offsets, positions = self._columns
         slot = bisect_right(positions, position, 0, len(offsets))
         return (self.base_offset + offsets[slot], positions[slot]) if slot < len(offsets) else None

@@ -87,7 +87,7 @@ class Journal:
     pending: tuple[Entry, ...] = ()
 
     def has(self, query: str, batch: int) -> bool:
-        """Whether this batch of a query, or this job, is wholly in the log already.
+        """Return whether this batch of a query, or this job, is already completely in the log.
 
         Earlier versions knew a query without its target: as long as nothing is known of the query with it,
         what they committed counts.
@@ -96,11 +96,11 @@ class Journal:
         return query in self.jobs or batch <= last[0]
 
     def with_pending(self, entry: Entry) -> Journal:
-        """An entry decided, or decided anew."""
+        """Return the journal with an entry added or replaced."""
         return replace(self, pending=(*self._others(entry), entry))
 
     def with_done(self, entry: Entry, now_ms: int) -> Journal:
-        """An entry carried out: remembered, and what was unused the longest is forgotten past the bounds."""
+        """Return the journal with an entry done; the oldest streams and jobs past the limits are dropped."""
         streams, jobs = dict(self.streams), dict(self.jobs)
         if entry.job:
             jobs[entry.query] = now_ms
@@ -122,7 +122,7 @@ def _newest(values: dict[str, _T], used_ms: Mapping[str, int], bound: int) -> di
 
 
 def newest(candidates: Iterable[Journal]) -> Journal | None:
-    """The one that counts; None when there is none."""
+    """Return the candidate with the highest generation, or None."""
     return max(candidates, key=lambda journal: journal.generation, default=None)
 
 
@@ -177,7 +177,7 @@ def _entry(value: Mapping[str, object]) -> Entry:
 
 
 def staged_file(value: Iterable[object]) -> StagedFile:
-    """A staged file out of JSON; ValueError or TypeError when it is none."""
+    """Parse a staged file from JSON; ValueError or TypeError if it is invalid."""
     name, topic, partition, size, crc, records, whole = value
     if not isinstance(name, str) or not isinstance(topic, str) or not isinstance(whole, bool):
         raise TypeError("a staged file has a name, a topic and a flag")

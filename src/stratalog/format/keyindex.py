@@ -64,13 +64,13 @@ _ARROW_SORT_ROWS = 1 << 14  # below this, importing pyarrow costs more than it s
 
 
 def file_size(count: int) -> int:
-    """The bytes of a key index with ``count`` entries."""
+    """Return the size in bytes of a key index with ``count`` entries."""
     pages = -(-count // ENTRIES_PER_PAGE)
     return HEADER_SIZE + count * ENTRY_SIZE + pages * _U32.size
 
 
 def pack(hashes: array[int], offsets: array[int], base_offset: int, log_size: int, log_crc: int) -> bytes:
-    """The key index of a segment: ``hashes`` (array 'Q') and ``offsets`` (array 'q') in log order."""
+    """Pack a segment's key index from ``hashes`` (array 'Q') and ``offsets`` (array 'q') in log order."""
     count = len(hashes)
     if count != len(offsets):
         raise InvalidArgumentError(f"{count} hashes for {len(offsets)} offsets")
@@ -91,7 +91,7 @@ def _page_seed(header_crc: int, page: int) -> int:
 
 
 def _sorted_entries(hashes: array[int], offsets: array[int], base_offset: int) -> bytes:
-    """All entries in order. Ten million of them must be sorted outside the interpreter."""
+    """Return all entries in order. Ten million of them must be sorted outside the interpreter."""
     count = len(hashes)
     low, high = min(offsets, default=base_offset), max(offsets, default=base_offset)
     if low < base_offset or high - base_offset >= 1 << 31:
@@ -170,13 +170,13 @@ class KeyIndexReader:
         return self.log_size == log_size and self.log_crc == log_crc
 
     def lookup(self, key_hash: int) -> list[int]:
-        """The offsets of all records whose key may be the one with this hash, ascending."""
+        """Return the offsets of all records whose key may have this hash, ascending."""
         found = list(self.newest_first(key_hash))
         found.reverse()
         return found
 
     def newest_first(self, key_hash: int) -> Iterator[int]:
-        """The same offsets descending, reading no more pages than are asked for."""
+        """Yield the same offsets descending; read only the pages that the caller uses."""
         target = key_hash.to_bytes(8, "big")
         page, entries = self._last_page_with(key_hash, target)
         while page >= 0:
@@ -191,7 +191,7 @@ class KeyIndexReader:
                 entries = self._page(page)
 
     def in_offset_order(self) -> tuple[array[int], array[int]]:
-        """Every entry as ``pack`` was given it: hashes (array 'Q') and offsets (array 'q') in log order."""
+        """Return every entry as it was packed: hashes (array 'Q') and offsets (array 'q') in log order."""
         words = array("I", b"".join(self._page(page) for page in range(self._pages)))
         halves = array("I", bytes(self.count * 8))
         halves[0::2], halves[1::2], relative = words[0::3], words[1::3], words[2::3]
@@ -218,7 +218,7 @@ class KeyIndexReader:
                 before = entry
 
     def _last_page_with(self, key_hash: int, target: bytes) -> tuple[int, bytes]:
-        """The last page whose first hash is at or below the target; page -1 when there is none."""
+        """Return the last page whose first hash is at or below the target; page -1 if there is none."""
         low, high = 0, self._pages - 1
         best, best_entries = -1, b""
         low_hash, high_hash = 0, _HASHES
@@ -246,7 +246,7 @@ class KeyIndexReader:
         return HEADER_SIZE + page * PAGE_SIZE
 
     def _page(self, page: int) -> bytes:
-        """The entries of one page, checked."""
+        """Read and check the entries of one page."""
         position = self._page_position(page)
         size = min(ENTRIES_PER_PAGE, self.count - page * ENTRIES_PER_PAGE) * ENTRY_SIZE
         data = self._pread(size + 4, position)
@@ -275,7 +275,7 @@ def _by_offset(hashes: array[int], offsets: array[int]) -> tuple[array[int], arr
 
 
 def _count_up_to(entries: bytes, target: bytes) -> int:
-    """How many entries of a page have a hash at or below ``target``."""
+    """Count the entries of a page with a hash at or below ``target``."""
     low, high = 0, len(entries) // ENTRY_SIZE
     while low < high:
         middle = (low + high) // 2

@@ -20,7 +20,7 @@ LITTLE_ENDIAN = sys.byteorder == "little"
 
 
 def make_struct(layout: Layout) -> struct.Struct:
-    """The big-endian struct of a layout of integers and ``bytes`` fields."""
+    """Return the big-endian struct of a layout of integers and ``bytes`` fields."""
     codes = (f"{size}s" if kind == "bytes" else _CODES[kind] for _, kind, size in layout)
     return struct.Struct(">" + "".join(codes))
 

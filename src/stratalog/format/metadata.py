@@ -48,7 +48,7 @@ def id_to_text(value: uuid.UUID) -> str:
 
 
 def text_to_id(text: str) -> uuid.UUID:
-    """The id that Kafka prints so; CorruptionError for anything else."""
+    """Parse an id as Kafka prints it; CorruptionError for anything else."""
     text = text.removesuffix("==")
     if _ID.fullmatch(text):
         try:
@@ -62,7 +62,7 @@ def text_to_id(text: str) -> uuid.UUID:
 
 
 def new_id() -> uuid.UUID:
-    """A random id that Kafka would make: not reserved, and not beginning with a dash."""
+    """Return a random id by Kafka's rules: not reserved, and not beginning with a dash."""
     while True:
         value = uuid.uuid4()
         if value not in _RESERVED and not id_to_text(value).startswith("-"):
@@ -78,7 +78,7 @@ def pack_partition_metadata(topic_id: uuid.UUID) -> bytes:
 
 @lru_cache(32)  # the partitions of a topic have the same
 def parse_partition_metadata(data: bytes) -> uuid.UUID:
-    """The topic id. Kafka reads later versions too, as long as the second line stays what it is."""
+    """Return the topic id. As in Kafka, later versions are accepted if they keep the second line."""
     lines = _LINE_END.split(_text(data, PARTITION_METADATA))
     if len(lines) < 2:
         raise CorruptionError(f"{PARTITION_METADATA}: {len(lines)} lines", position=0)
@@ -111,7 +111,7 @@ class MetaProperties(NamedTuple):
 
 
 def pack_meta_properties(value: MetaProperties, comment: str = "") -> bytes:
-    """The file with ``comment`` (Kafka: the date) in its second line."""
+    """Pack the file with ``comment`` (Kafka: the date) in its second line."""
     entries = (
         ("node.id" if value.version else "broker.id", value.node_id),
         ("directory.id", None if value.directory_id is None else id_to_text(value.directory_id)),
@@ -149,7 +149,7 @@ def _property_number(entries: dict[str, str], name: str, default: int) -> int:
 
 
 def parse_properties(data: Buffer) -> dict[str, str]:
-    """A Java properties file: comments, continued lines, escapes, any of the three separators."""
+    """Parse a Java properties file: comments, continued lines, escapes, any of the three separators."""
     lines = iter(_LINE_END.split(_text(data, META_PROPERTIES)))
     entries: dict[str, str] = {}
     for line in lines:
@@ -214,7 +214,7 @@ def pack_clean_shutdown(broker_epoch: int = -1) -> bytes:
 
 
 def parse_clean_shutdown(data: Buffer) -> int | None:
-    """The broker epoch, or None where the file does not say: older brokers left it empty."""
+    """Return the broker epoch, or None if the file has none: older brokers left it empty."""
     try:
         content = json.loads(bytes(data))
     except (ValueError, RecursionError):

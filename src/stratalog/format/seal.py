@@ -122,7 +122,7 @@ class Seal:
     def stranger(self, owner: PartitionId, base_offset: int) -> str:
         """Return why this is the seal of another segment than the one given; "" when it is not.
 
-        A seal of version 1 names no segment; its offsets tell as much as can be told.
+        A seal of version 1 names no segment; only its offsets can be compared.
         """
         if not self.owner.matches(owner):
             return f"it is the seal of a segment of {self.owner}"
@@ -136,7 +136,7 @@ class Seal:
         return "" if same else f"it is the seal of the segment at offset {known}"
 
     def block_size(self, i: int) -> int:
-        """The bytes of block ``i``."""
+        """Return the size in bytes of block ``i``."""
         end = self.blocks[i + 1].position if i + 1 < len(self.blocks) else self.size_bytes
         return end - self.blocks[i].position
 
@@ -168,7 +168,7 @@ def pack(seal: Seal) -> bytes:
 
 
 def parse(data: bytes | bytearray | memoryview) -> Seal:
-    """The seal in ``data``. Any version of it ends with the CRC, so damage is told from novelty."""
+    """Parse a seal. Every version ends with the CRC, so that a newer one is not taken for damage."""
     view = memoryview(data)
     body = len(view) - TRAILER_SIZE
     if body < FIRST_HEADER_SIZE:
@@ -243,11 +243,11 @@ class SealBuilder:
         self._blocks: list[SealBlock] = []
         self._crc = 0
         self.sums = BlockSums(0, -1 if base_offset is None else base_offset)
-        """The open block. Whoever feeds it directly calls `close_block` when it says that it is full."""
+        """The open block. A caller that feeds it directly calls `close_block` when it is full."""
 
     @classmethod
     def resume(cls, seal: Seal) -> SealBuilder:
-        """A builder that goes on behind ``seal``; a last block that was cut short is filled up."""
+        """Return a builder that continues after ``seal``; an incomplete last block is filled up."""
         builder = cls()
         sums = builder.sums
         sums.contiguous = seal.contiguous
@@ -283,7 +283,7 @@ class SealBuilder:
         min_timestamp: int,
         max_timestamp: int,
     ) -> None:
-        """One batch, as it lies in the file.
+        """Add one batch with its bytes in the file.
 
         ``crc_of_bytes`` is the CRC-32C of all its bytes or, cheaper for a small batch, the bytes themselves:
         joining two CRCs takes a microsecond, a hundred bytes a few nanoseconds.
@@ -297,7 +297,7 @@ class SealBuilder:
             self.close_block()
 
     def add_scan(self, data: bytes | memoryview, scan: Scan, base_position: int) -> None:
-        """The batches of a measured scan that lie behind what was added so far."""
+        """Add the batches of a measured scan that were not added yet."""
         view = memoryview(data)
         row = scan.find_position(self.sums.end - base_position)
         while row < scan.n:
@@ -335,7 +335,7 @@ class SealBuilder:
         owner: PartitionId = UNKNOWN_PARTITION,
         base_offset: int = -1,
     ) -> Seal:
-        """The seal of everything added so far. More may be added afterwards."""
+        """Return the seal of everything added so far. More may be added afterwards."""
         blocks, crc, sums = list(self._blocks), self._crc, self.sums
         if sums.batches:
             blocks.append(self._open_block())
@@ -359,7 +359,7 @@ class SealBuilder:
 
 
 def _whole_crc(blocks: list[SealBlock], end: int) -> int:
-    """The CRC of a run of blocks from byte 0 to ``end``."""
+    """Compute the CRC of a run of blocks from byte 0 to ``end``."""
     crc = 0
     for i, block in enumerate(blocks):
         size = (blocks[i + 1].position if i + 1 < len(blocks) else end) - block.position

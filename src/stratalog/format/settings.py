@@ -37,7 +37,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stratalog.errors import CorruptionError, UnsupportedFormat
+from stratalog.errors import UnsupportedFormat
 from stratalog.format import checked_json
 from stratalog.format.metadata import id_to_text, text_to_id
 
@@ -94,71 +94,41 @@ def _pack_topic(topic: TopicSettings) -> dict[str, object]:
 
 
 def parse(data: bytes | bytearray | memoryview) -> Settings:
-    root = checked_json.parse(data, "settings")
-    version = root.pop("version", None)
+    fields = checked_json.Fields(checked_json.parse(data, "settings"), "settings")
+    version = fields.take("version", None)
     if version not in (1, VERSION) or isinstance(version, bool):
         raise UnsupportedFormat(f"settings of version {version!r}")
-    topics = {name: _topic(name, value) for name, value in _object(root.pop("topics", {}), "topics").items()}
+    topics = fields.take("topics", {})
+    if not isinstance(topics, dict):
+        fields.fail("topics is not an object")
+    deleting = fields.take("deleting", [])
+    if not isinstance(deleting, list):
+        fields.fail("deleting is not a list")
     settings = Settings(
-        generation=_count(root.pop("generation", None), "generation"),
-        topics=topics,
-        store=_strings(root.pop("store", {}), "store"),
-        deleting=_ids(root.pop("deleting", [])),
-        directories=_strings(root.pop("directories", {}), "directories"),
-        next_producer_id=_count(root.pop("next_producer_id", 0), "next_producer_id"),
+        generation=fields.count("generation"),
+        topics={name: _topic(name, value) for name, value in topics.items()},
+        store=fields.strings("store", {}),
+        deleting=tuple(text_to_id(fields.as_text(each, "an id in deleting")) for each in deleting),
+        directories=fields.strings("directories", {}),
+        next_producer_id=fields.count("next_producer_id", default=0),
     )
-    _nothing_left(root, "settings")
+    fields.nothing_left()
     return settings
 
 
 def newest(candidates: Iterable[Settings]) -> Settings | None:
-    """The one that counts; None when there is none."""
+    """Return the candidate with the highest generation, or None."""
     return max(candidates, key=lambda settings: settings.generation, default=None)
 
 
 def _topic(name: str, value: object) -> TopicSettings:
-    fields = _object(value, f"topic {name!r}")
-    topic_id = fields.pop("id", None)
-    if not isinstance(topic_id, str):
-        raise CorruptionError(f"settings: topic {name!r} has no id", position=0)
-    creating = fields.pop("creating", None)
+    fields = checked_json.Fields(value, f"settings of {name!r}")
+    creating = fields.take("creating", None)
     topic = TopicSettings(
-        id=text_to_id(topic_id),
-        partitions=_count(fields.pop("partitions", None), f"partitions of {name!r}", MAX_PARTITIONS),
-        config=_strings(fields.pop("config", {}), f"config of {name!r}"),
-        creating=None if creating is None else _count(creating, f"creating of {name!r}", MAX_PARTITIONS),
+        id=text_to_id(fields.text("id")),
+        partitions=fields.count("partitions", MAX_PARTITIONS),
+        config=fields.strings("config", {}),
+        creating=None if creating is None else fields.as_count(creating, "creating", MAX_PARTITIONS),
     )
-    _nothing_left(fields, f"topic {name!r}")
+    fields.nothing_left()
     return topic
-
-
-def _ids(value: object) -> tuple[uuid.UUID, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise CorruptionError("settings: deleting is not a list of ids", position=0)
-    return tuple(text_to_id(each) for each in value)
-
-
-def _object(value: object, what: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise CorruptionError(f"settings: {what} is not an object", position=0)
-    return value
-
-
-def _count(value: object, what: str, most: int = 2**63 - 1) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise CorruptionError(f"settings: {what} is not a count from 0 to {most}", position=0)
-    return value
-
-
-def _strings(value: object, what: str) -> dict[str, str]:
-    strings: dict[str, str] = {}
-    for name, text in _object(value, what).items():
-        if not isinstance(text, str):
-            raise CorruptionError(f"settings: {name!r} in {what} is not a string", position=0)
-        strings[name] = text
-    return strings
-
-
-def _nothing_left(fields: dict[str, object], what: str) -> None:
-    if fields:
-        raise CorruptionError(f"settings: {what} has unknown fields {sorted(fields)[:5]}", position=0)

@@ -99,7 +99,7 @@ class Tail(NamedTuple):
 
 
 def slot_position(generation: int) -> int:
-    """Where in the file the slot of this generation belongs."""
+    """Return the position of the slot of this generation."""
     return (generation & 1) * SLOT_SIZE
 
 

@@ -6,7 +6,7 @@ big-endian, in the order of the markers; no header, no checksum.
     version int16 (0) · producerId int64 · firstOffset int64 · lastOffset int64 · lastStableOffset int64
 
 ``last_offset`` is the marker's offset and rises from entry to entry. ``last_stable_offset`` is the last
-stable offset after the marker: whoever reads up to below it need not look into later indexes.
+stable offset after the marker: a reader that ends below it does not need later indexes.
 
 The file exists only where a transaction was aborted. It is appended to after the marker is in the log; a
 crash may leave it missing, short or torn inside an entry. It is rebuilt from the log.

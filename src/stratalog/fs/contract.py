@@ -166,7 +166,7 @@ class FileSystem(Protocol):
         """
 
     def link(self, src: str, dst: str) -> None:
-        """A second name for a file; FileExistsError when ``dst`` is there. Durable after ``sync_dir``."""
+        """Create a second name for a file; FileExistsError if ``dst`` exists. Durable after ``sync_dir``."""
 
     def remove(self, path: str) -> None:
         """Remove a file's name; open handles stay usable. Durable after ``sync_dir``."""
@@ -294,7 +294,7 @@ def storage_error(error: OSError, path: str, action: str) -> Exception:
 DEVICE_FAILURES = frozenset(
     {errno.EIO, errno.ENXIO, errno.ENODEV, errno.EROFS, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN}
 )
-"""Errors of a disk as a whole; every other one is about the file that was asked for."""
+"""Errors of a disk as a whole; every other one is about one file."""
 
 
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})

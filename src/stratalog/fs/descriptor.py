@@ -11,7 +11,7 @@ import os
 
 
 class Descriptor:
-    """An open file of the system; closed at the latest when nobody holds this object any more."""
+    """An open file of the system; closed at the latest with the last reference to this object."""
 
     __slots__ = ("_fds",)
 

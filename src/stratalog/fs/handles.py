@@ -65,14 +65,12 @@ class _Entry:
 class HandleCache:
     """Open files of one filesystem, at most ``limit`` of them while pins allow. Thread-safe."""
 
-    def __init__(
-        self, fs: FileSystem, limit: int | None = None, on_pressure: Callable[[], bool] | None = None
-    ) -> None:
+    def __init__(self, fs: FileSystem, limit: int | None = None) -> None:
         self.limit = default_limit() if limit is None else limit
         if self.limit < 1:
             raise InvalidArgumentError(f"a handle limit must be at least 1, not {self.limit}")
-        # Called without any lock held when pins alone fill the limit; True says that something was released.
-        self.on_pressure = on_pressure
+        self.on_pressure: Callable[[], bool] | None = None
+        """Called without a lock when pins alone fill the limit; returns True if it released something."""
         self._fs = fs
         self._mutex = locks.lock("handles")
         self._by_path: dict[str, _Entry] = {}  # what is forgotten or replaced is in `_by_file` alone
@@ -148,7 +146,7 @@ class HandleCache:
             self.release(file)
 
     def forget(self, path: str) -> None:
-        """The name was renamed or removed: the next acquire opens anew; a pinned file closes at release."""
+        """Drop the handle of a name that was renamed or removed; a pinned file closes at release."""
         with self._mutex:
             self._forgets += 1
             entry = self._by_path.pop(path, None)
@@ -196,7 +194,7 @@ class HandleCache:
 
     def _enter(self, file: File, path: str, mode: Mode) -> File | None:
         """Under the mutex: take a freshly opened file in, pinned once. Return a file to close: the one it
-        replaced, if nobody pins that.
+        replaced, if it is not pinned.
         """
         entry = _Entry(file, path, writable=mode != "r")
         self._by_file[file] = entry

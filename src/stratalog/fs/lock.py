@@ -70,7 +70,7 @@ class DirectoryLock:
             except BaseException:
                 lock._drop()
                 raise
-            # Given back just now, or removed between open and lock (it would exclude nobody): once more.
+            # Released just now, or removed between open and lock (it would exclude no process): try again.
             lock._drop()
         raise StorageError(f"{path}: cannot lock: the file changes hands or is removed again and again")
 
@@ -112,7 +112,7 @@ class DirectoryLock:
 
 
 def holder(path: str) -> LockInfo | None:
-    """Who holds the lock at ``path``; None when it is free or was never taken. Creates nothing."""
+    """Return the holder of the lock at ``path``, or None. Creates nothing."""
     try:
         file = Descriptor(path, os.O_RDONLY | os.O_NONBLOCK)  # not for the writer of a FIFO
     except FileNotFoundError:
@@ -138,7 +138,7 @@ def _try_lock(fd: int, path: str) -> bool:
 
 
 def _holder_of(fd: int) -> LockInfo | None:
-    """The holder seen from any descriptor of the file, patient with one that has not yet written its line."""
+    """Return the holder through any descriptor of the file; wait until it has written its line."""
     deadline = time.monotonic() + _INFO_WAIT_S
     while True:
         answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))

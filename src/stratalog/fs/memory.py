@@ -108,7 +108,7 @@ class Inode:
             self.pending.clear()
 
     def survivor(self, mode: SurvivorMode, rng: random.Random) -> Inode:
-        """The file after the process died (kill: the page cache stays as it is) or the power failed."""
+        """Return the file after a kill (the page cache stays) or a power cut."""
         after = Inode(self.number, self.mtime_ns)
         if mode == "kill":
             after.data, after.durable, after.pending = self.data, self.durable, list(self.pending)
@@ -199,7 +199,7 @@ def sync_directory(directory: Directory, changes: list[NameChange]) -> list[Name
 def surviving_tree(
     root: Directory, changes: list[NameChange], mode: SurvivorMode, rng: random.Random
 ) -> tuple[Directory, list[NameChange]]:
-    """The tree after a kill or a power cut, sharing no node with this one, and its pending name changes."""
+    """Return the tree after a kill or a power cut, without shared nodes, and its pending name changes."""
     copies: dict[Node, Node] = {}
     if mode == "kill":
         return _killed_tree(root, changes, copies, rng)
@@ -519,7 +519,7 @@ class MemoryFileSystem(ComposedOperations):
             self.crashed = True
 
     def survivor(self, mode: SurvivorMode, rng: random.Random) -> MemoryFileSystem:
-        """Return what is there if the process is killed, or (other modes) the power fails, at this moment.
+        """Return the files as a kill of the process, or (other modes) a power cut at this moment leaves them.
 
         ``kill`` keeps everything visible, and also what of it is not yet durable, so that a power cut may
         follow. ``drop``, ``torn`` and ``reorder`` are power cuts (see above); all that survives one is
@@ -741,7 +741,7 @@ class MemoryFileSystem(ComposedOperations):
         return node
 
     def _parent(self, path: str) -> tuple[Directory, str]:
-        """The directory that holds, or would hold, ``path``, and the name in it ("" for the root itself)."""
+        """Return the directory of ``path`` and the name in it ("" for the root); neither need exist."""
         self._check()
         parts = _split(path)
         node = self._walk(parts[:-1], path)

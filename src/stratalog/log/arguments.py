@@ -35,9 +35,9 @@ def check_number(name: str, value: Any, low: int = -LARGEST - 1, high: int = LAR
     return int(value)
 
 
-def check_optional(name: str, value: Any, low: int = -LARGEST - 1, high: int = LARGEST) -> int | None:
+def check_optional(name: str, value: Any, low: int = -LARGEST - 1) -> int | None:
     """Like `check_number`, for a number that may be None."""
-    return None if value is None else check_number(name, value, low, high)
+    return None if value is None else check_number(name, value, low)
 
 
 def wrong_type(name: str, wanted: str, value: object) -> InvalidArgumentError:
@@ -57,10 +57,10 @@ def check_text(name: str, value: Any) -> str:
     return value
 
 
-def check_bytes(name: str, value: Any) -> bytes:
-    """Return ``value`` if it is bytes."""
+def check_key(value: Any) -> bytes:
+    """Return a key if it is bytes."""
     if not isinstance(value, bytes):
-        raise wrong_type(name, "bytes", value).advising(NOT_BYTES.format("key"))
+        raise wrong_type("key", "bytes", value).advising(NOT_BYTES.format("key"))
     return value
 
 

@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from stratalog import kernel, locks
 from stratalog.fs import FileSystem, HandleCache
@@ -154,3 +154,12 @@ class LogContext:
     cache: SidecarCache = field(default_factory=SidecarCache)
     deletions: Deletions = field(default_factory=Deletions)
     sync_threads: SyncThreads = field(default_factory=SyncThreads)
+
+
+class PartitionLocation(NamedTuple):
+    """A partition in a directory: what its segments, its writer and its readers have in common."""
+
+    context: LogContext
+    directory: str
+    topic: str
+    partition: int

@@ -4,7 +4,7 @@
     orders = spark.read.format("stratalog").option("subscribe", "orders").load("/data/log")
 
 `source` and `stream` are what Spark calls to read, `sink` to write. `options` and `offsets` parse what the
-user asked for, `logs` opens it, `filters` and `planning` cut it into ranges, `reading` and `views` read those
+user chose, `logs` opens it, `filters` and `planning` cut it into ranges, `reading` and `views` read those
 on the executors. Imports the store, the log and the archive; only the command line and the demo import this
 room. Needs the extra ``spark``.
 """

@@ -61,7 +61,7 @@ class Bounds:
     nothing: bool = False
 
     def admits(self, topic: str, partition: int) -> bool:
-        """True if a partition may hold wanted rows."""
+        """Return True if a partition may hold wanted rows."""
         if self.nothing:
             return False
         here = {"topic": topic, "partition": partition}

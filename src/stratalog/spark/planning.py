@@ -64,7 +64,7 @@ class LogRange(InputPartition):
     """The topic that was planned: one of the same name that is made later is another."""
 
     def each(self) -> tuple[LogRange, ...]:
-        """Every range of this task by itself, in order."""
+        """Return the ranges of this task one by one, in order."""
         return (replace(self, also=()), *self.also) if self.also else (self,)
 
 

@@ -111,7 +111,7 @@ def _read_one(logs: Logs, part: LogRange, options: ScanOptions, losses: Losses) 
 
 
 def _is_gone(view: LogView) -> bool:
-    """True if the partition itself was deleted, not only the files that were being read."""
+    """Return True if the partition itself was deleted, not only the files that were being read."""
     try:
         view.refresh()
     except GONE:

@@ -157,7 +157,7 @@ class MicroBatch(NamedTuple):
 
     @classmethod
     def given(cls, given: Given) -> MicroBatch | None:
-        """Return what the driver said of the thread that saves."""
+        """Return the driver's mark on the thread that saves."""
         text = given.get(MICRO_BATCH)
         return None if text is None else cls(*json.loads(text))
 
@@ -206,7 +206,7 @@ class StratalogWriter(DataSourceArrowWriter):
                     self._discard()
                     raise ConfigError(
                         f"a write to {self.sink.topic or 'this log'} failed before in micro-batch"
-                        f" {within.batch}, so this one cannot be told from that one when the micro-batch is"
+                        f" {within.batch}, so the two cannot be distinguished when the micro-batch is"
                         " run again; let the function of foreachBatch raise the error, or give each write"
                         " txnAppId and txnVersion"
                     )
@@ -273,7 +273,7 @@ def _files(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
 
 
 def never_committed(messages: Sequence[WriterCommitMessage | None]) -> bool:
-    """True if a task failed: then Spark did not call commit, and what was staged can be removed.
+    """Return True if a task failed: then Spark did not call commit, and staged files can be removed.
 
     After a commit that failed only the store knows whether it was decided and needs the files.
     """

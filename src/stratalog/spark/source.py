@@ -2,7 +2,7 @@
 
 Options are checked when the source is made, which is when ``load()`` is called; the schema when the reader
 is made. Objects of this module travel: Spark pickles the source to the planner and the reader to the
-executors, so they hold what was asked for and nothing that is open.
+executors, so they hold the query's options and no open files.
 """
 
 from __future__ import annotations

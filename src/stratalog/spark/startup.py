@@ -169,6 +169,6 @@ def _adopt(cache: Path, archive: Path) -> None:
 
 
 def _has_header(part: Path) -> bool:
-    """True if the JVM has finished: it writes the header last."""
+    """Return True if the JVM has finished: it writes the header last."""
     with open(part, "rb") as file:
         return any(file.read(4))

@@ -146,7 +146,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return {**format_offsets(self._latest), LAG: lag(self._read, self._latest)}
 
     def _start_stays(self) -> bool:
-        """True if resolving the start again gives the same offsets."""
+        """Return True if resolving the start again gives the same offsets."""
         starting = self.options.starting
         if starting is None or starting.kind in ("latest", "time", "times"):
             return False
@@ -256,7 +256,7 @@ def new_offsets(starts: Mapping[Pair, int], ends: Mapping[Pair, int]) -> dict[Pa
 
 
 def worth_a_batch(limits: Limits, waiting: int, waited_ms: int) -> bool:
-    """True if ``minOffsetsPerTrigger`` is reached, or was waited for long enough."""
+    """Return True if ``minOffsetsPerTrigger`` is reached or the longest delay has passed."""
     return limits.min_offsets is None or waiting >= limits.min_offsets or waited_ms > limits.max_delay_ms
 
 

@@ -76,13 +76,13 @@ def spare_the_collector() -> None:
 
 
 def print_exc(*args: Any, **options: Any) -> None:
-    """What a worker calls before it ends."""
+    """Print the traceback unless it is of a query that stopped early; a worker's last call."""
     if not is_hang_up(sys.exc_info()[1]):
         _print_exc(*args, **options)
 
 
 def is_hang_up(error: BaseException | None) -> bool:
-    """True if the last flush of Spark's daemon to its JVM found the connection closed."""
+    """Return True if the last flush of Spark's daemon to its JVM found the connection closed."""
     if not isinstance(error, BrokenPipeError | ConnectionResetError):
         return False
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]

@@ -1,6 +1,6 @@
 """Many partitions: log directories, topics, the lock, the background thread, and the control socket.
 
-The names are imported when they are first asked for: a command that only reads loads no more than it needs.
+The names are imported with their first use: a command that only reads loads no more than it needs.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class LogDir:
             )
 
     def sync_ancestors(self) -> None:
-        """A new store: its own name, and those above that were made for it, must survive a power cut too.
+        """Sync the directories above a new store, so that its path survives a power cut.
 
         `meta.properties` is written after this, so a start that was cut short does it again.
         """
@@ -372,7 +372,7 @@ class LogDir:
         try:
             found = self._fs.list_dir(directory)
         except (FileNotFoundError, StorageError):
-            return False  # whoever opens it says why
+            return False  # opening it reports why
         logs = (parsed for parsed in map(parse_file, found) if parsed is not None and parsed.kind == LOG)
         return not ({TAIL, ARCHIVE}.intersection(found) or any(each.suffix in ("", SWAP) for each in logs))
 

@@ -174,7 +174,7 @@ class Moves:
                 del self._in_doubt[key]
 
     def _go_back(self, move: Move | None, writer: PartitionWriter) -> None:
-        with writer.maintenance, suppress(StorageError, OSError):  # opening it again finds what is there
+        with writer.maintenance, suppress(StorageError, OSError):  # opening it again finds the files
             writer.close()
         if move is not None:
             move.undo()
@@ -318,7 +318,7 @@ def when(writer: PartitionWriter, end: End, offset: int) -> Completion:
 
 
 def _unless_closed(completion: Completion) -> Completion:
-    """Raise the error of a completion that was asked for too late, so that the next writer is called."""
+    """Raise the error of a completion of a closed writer, so that the caller tries the next one."""
     if isinstance(completion.error, ClosedError):
         raise again(completion.error)
     return completion

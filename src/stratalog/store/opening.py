@@ -30,6 +30,7 @@ from stratalog.errors import (
 from stratalog.format.settings import Settings
 from stratalog.fs.contract import is_device_failure, is_refusal
 from stratalog.log.check.damage import UNKNOWN, Damage
+from stratalog.log.context import PartitionLocation
 from stratalog.log.names import partition_dir
 from stratalog.log.read.follower import is_still
 from stratalog.log.write.recovery import OpenAs, RecoveryReport, open_partition
@@ -347,6 +348,7 @@ class Opening:
     def _open_writer(self, job: _Job) -> PartitionWriter:
         context, entry, partition = self._context, job.entry, job.partition
         where, directory = entry.directories[partition]
+        location = PartitionLocation(context, directory, entry.name, partition)
         config = job.config or entry.config(self._config)
         how = OpenAs(
             # How the directory was found says nothing of what this store wrote, or failed to write, since.
@@ -359,14 +361,11 @@ class Opening:
         )
         if is_moved(context.fs, directory):
             take_mark_off(context.fs, directory)
-        state, report = open_partition(context, directory, entry.name, partition, config, how)
+        state, report = open_partition(location, config, how)
         if job.at_start or report.cuts or report.damages:
             self.recovery.append(report)
         writer = PartitionWriter(
-            context,
-            directory,
-            entry.name,
-            partition,
+            location,
             config,
             state,
             how=how,

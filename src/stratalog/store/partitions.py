@@ -21,7 +21,7 @@ from stratalog.errors import (
     again,
 )
 from stratalog.log.arguments import check_text
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.read.follower import Cold, PartitionFollower
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.background import Ticker
@@ -118,10 +118,7 @@ class Partitions:
         if placed is None or offline or self.opening.is_emptied(entry, partition):
             raise self.opening.why_offline(entry, partition)
         follower = PartitionFollower(
-            self.context,
-            placed[1],
-            name,
-            partition,
+            PartitionLocation(self.context, placed[1], name, partition),
             topic_id=entry.id,
             log_start=lambda: self._log_start(name, partition),
             cold=self.cold(entry, partition, placed[1]),

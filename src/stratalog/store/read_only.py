@@ -17,7 +17,7 @@ from stratalog.config import BrokerConfig
 from stratalog.errors import UnknownPartitionError, UnknownTopicError
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import FileSystem, HandleCache, RealFileSystem
-from stratalog.log.context import Clock, LogContext, SystemClock
+from stratalog.log.context import Clock, LogContext, PartitionLocation, SystemClock
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.follower import PartitionFollower
 from stratalog.log.read.reader import Isolation
@@ -125,10 +125,7 @@ class ArchiveView:
             for entry in manifest.segments:
                 if entry.next_offset > manifest.log_start_offset:
                     found[entry.name] = self._segments.get(entry.name) or ArchivedSegment(
-                        self.context,
-                        self.directory,
-                        self.topic,
-                        self.partition,
+                        PartitionLocation(self.context, self.directory, self.topic, self.partition),
                         self._archive.open_segment(entry, listed=self._is_listed),
                     )
         self._segments = found

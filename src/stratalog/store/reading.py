@@ -1,7 +1,7 @@
 """Reading a topic: one partition or several, once, or following new records until stopped.
 
-Several partitions are merged by time. A reader that follows reads what is there, then waits for any of its
-partitions: for the ends of a log that this process writes, by looking again for one that another writes.
+Several partitions are merged by time. A reader that follows reads the existing records, then waits for any of
+its partitions: for the ends of a log that this process writes, by looking again for one that another writes.
 An event loop has functions of its own, which import asyncio when they are used: it takes long.
 """
 
@@ -101,7 +101,7 @@ class Part:
 
     @property
     def done(self) -> bool:
-        """True when the end that was asked for is reached."""
+        """True when the requested end is reached."""
         return self.end is not None and self.offset is not None and self.offset >= self.end
 
 
@@ -349,7 +349,7 @@ def _follow(parts: list[Part], options: ReadOptions, stop: Stop) -> Iterator[Rec
 
 
 def what_is_there(parts: list[Part], options: ReadOptions, stop: Stop) -> Iterator[Record]:
-    """Read what is there now."""
+    """Read the records that exist now."""
     runs = []
     for part in parts:
         part.view.refresh()
@@ -408,7 +408,7 @@ def _ranges(part: Part, end: int | None, options: ReadOptions) -> list[tuple[int
 
 
 def _read_from(segment: Segment, options: ReadOptions) -> int:
-    """Return where to begin with a segment: behind its batches if their times are not asked for."""
+    """Return where to begin in a segment: after its batches if their times are out of range."""
     try:
         info = segment.info()
         low, high = info.min_timestamp, info.max_timestamp
@@ -454,7 +454,7 @@ _Waits = list[tuple[Part, Completion]]
 def wait(parts: list[Part], options: ReadOptions, stop: Stop, deadline: float | None) -> bool:
     """Wait until one of the partitions has more; False when it is too late or the reading is to end.
 
-    False also when nothing can come: all of them are read to the ends that were asked for.
+    False also when nothing can come: all of them are read to their requested ends.
     """
     wake = stop.wake
     assert wake is not None

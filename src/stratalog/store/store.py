@@ -49,7 +49,7 @@ from stratalog.log.arguments import (
     check_text,
     wrong_type,
 )
-from stratalog.log.context import Clock, LogContext, SystemClock
+from stratalog.log.context import Clock, LogContext, PartitionLocation, SystemClock
 from stratalog.log.write.recovery import RecoveryReport
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store import topic_import
@@ -515,15 +515,8 @@ class Store:
             try:
                 if not offline:
                     partitions.moves.close(writer)
-                return repair_partition(
-                    partitions.context,
-                    directory,
-                    name,
-                    partition,
-                    entry.config(self.config),
-                    action=action,
-                    dry_run=False,
-                )
+                location = PartitionLocation(partitions.context, directory, name, partition)
+                return repair_partition(location, entry.config(self.config), action=action, dry_run=False)
             finally:
                 if offline:
                     start = where.checkpoints.log_start.get((name, partition)) or 0
@@ -543,14 +536,15 @@ class Store:
         for _ in range(MAX_LISTINGS if self.read_only else 1):
             entry = partitions.entry(name)
             check_partition(entry, partition)
+            config = entry.config(self.config)
             missing = partitions.is_missing(entry, partition)
             if not missing:
                 _, directory = partitions.place(name, partition)
                 with closing(HandleCache(fs)) as handles:
                     context = LogContext(fs, handles, partitions.context.clock)
-                    where = (context, directory, name, partition, entry.config(self.config))
+                    location = PartitionLocation(context, directory, name, partition)
                     try:
-                        return repair_partition(*where, action=action, dry_run=True)
+                        return repair_partition(location, config, action=action, dry_run=True)
                     except FileNotFoundError as error:
                         gone = error
             if self.read_only:
@@ -846,7 +840,7 @@ class Store:
     # -- end -------------------------------------------------------------------------------------------
 
     def _check(self, *, only_looks: bool, topic: object = None) -> None:
-        """Raise if the store is closed, or read-only and asked for a change; reload a read-only one.
+        """Raise if the store is closed, or read-only and about to be changed; reload a read-only one.
 
         ``topic`` must be a name, or None for all.
         """

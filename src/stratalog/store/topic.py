@@ -28,7 +28,7 @@ from stratalog.format.metadata import id_to_text
 from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.log.arguments import (
     Moment,
-    check_bytes,
+    check_key,
     check_list,
     check_moment,
     check_number,
@@ -637,7 +637,7 @@ class Topic:
         return reading.read(self._parts(chosen, start, end, options), options)
 
     def part(self, partition: int, start: int, options: ReadOptions) -> Part:
-        """One partition for a reader that keeps its own position; OffsetOutOfRangeError outside the log."""
+        """Return a partition for a reader with its own position; OffsetOutOfRangeError outside the log."""
         return Part.of(self._steady(partition), start, None, options)
 
     def _added(self, options: ReadOptions) -> Callable[[int], list[Part]]:
@@ -757,7 +757,7 @@ class Topic:
 
         In more than one partition the newest by timestamp wins. Quick with ``key.index.enable``.
         """
-        key, level = check_bytes("key", key), check_isolation(isolation)
+        key, level = check_key(key), check_isolation(isolation)
         newest: Record | None = None
         for number in self._choose(partition):
             record = unmoved(self._partitions, self._view(number), lookup.newest, key, level)
@@ -769,7 +769,7 @@ class Topic:
         self, key: bytes, partition: int | None = None, *, isolation: str = "read_uncommitted"
     ) -> Iterator[Record]:
         """Return every record of a key, in offset order, partition by partition."""
-        key, level = check_bytes("key", key), check_isolation(isolation)
+        key, level = check_key(key), check_isolation(isolation)
         for number in self._choose(partition):
             yield from reversed(list(lookup.history_backwards(self._steady(number), key, level)))
 
@@ -839,7 +839,7 @@ class Topic:
     def durable(self, partition: int, end: int) -> Completion:
         """Return a `Completion` that is done when every offset below ``end`` is on disk; does not wait.
 
-        The store's sync threads do the work, and what is asked for meanwhile shares its next round. A failed
+        The store's sync threads do the work, and requests made meanwhile share the next round. A failed
         sync completes it with the error. It syncs what is written by now: an ``end`` past that is reached
         with a later sync, as with `when`.
         """

@@ -10,7 +10,7 @@
     LockChecker, LockViolationError    locks that check their order and the I/O under them
 
 pytest has the brokers as fixtures: `stratalog_broker` and `stratalog_broker_process` (`plugin`). Everything
-is imported when it is first asked for, so that the plugin costs other test runs nothing.
+is imported with its first use, so that the plugin costs other test runs nothing.
 """
 
 from __future__ import annotations

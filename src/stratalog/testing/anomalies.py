@@ -108,7 +108,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class CommitFetch:
-    """A group's committed offset was asked for; None if the group had none."""
+    """A fetch of a group's committed offset; None if the group had none."""
 
     group: str
     log: Log

@@ -22,7 +22,7 @@ class ManualClock:
         return (self._now_ms - self._jumped_ms) / 1000
 
     def now_ns(self) -> int:
-        """For a filesystem's modification times: no two calls get the same."""
+        """Return a modification time for a filesystem; it rises with each call."""
         return self._now_ms * 1_000_000 + next(self._ticks)
 
     def advance(self, ms: int) -> None:
@@ -30,6 +30,6 @@ class ManualClock:
         self._now_ms += ms
 
     def jump(self, ms: int) -> None:
-        """Somebody sets the wall clock, ahead or back; no time passes."""
+        """Move the wall clock ahead or back; no time passes."""
         self._now_ms += ms
         self._jumped_ms += ms

@@ -1,6 +1,6 @@
 """What a log was asked to keep and what it acknowledged: the judge of every crash test.
 
-A `LogHistory` is told, for one partition, what is about to be appended (`begin`), what was acknowledged
+A `LogHistory` records, for one partition, what is about to be appended (`begin`), what was acknowledged
 (`acknowledge`, and how durable), and after a restart what is there (`settle`). It raises `HistoryError`
 when a promise is broken:
 
@@ -8,7 +8,7 @@ when a promise is broken:
 - whatever is there is exactly what was appended, at the offset it was given, and nothing else is;
 - what is missing is missing at the end: no record stands behind one that was lost;
 - an offset that is empty was given out once and lost, holds a marker, or is below the log's start;
-- the next offset is never one that a survivor of this history was told about.
+- the next offset is never one that a surviving client of this history has seen.
 
 One writer at a time: what is begun and not acknowledged may be there or not, wholly or its first records.
 """
@@ -77,11 +77,11 @@ class LogHistory:
     # -- while it runs -------------------------------------------------------------------------------
 
     def begin(self, facts: Iterable[Fact] = (), *, marker: bool = False, start: int | None = None) -> None:
-        """Something is about to be asked for: records, a marker, or a new log start offset."""
+        """Note a request that is about to be made: records, a marker, or a new log start offset."""
         self.pending, self.pending_marker, self.pending_start = tuple(facts), marker, start
 
     def acknowledge(self, offset: int, *, synced: bool) -> None:
-        """What was begun is done; its first record, or the marker, is at ``offset``."""
+        """Note that the pending request succeeded; its first record, or the marker, is at ``offset``."""
         if offset != self.end:
             self._fail(f"offset {offset} was acknowledged where {self.end} was next")
         for at, fact in enumerate(self.pending):
@@ -95,24 +95,24 @@ class LogHistory:
         self.begin()
 
     def acknowledge_flush(self) -> None:
-        """Everything so far was acknowledged as durable."""
+        """Note that everything so far was acknowledged as durable."""
         self.durable_end = self.end
         self.begin()
 
     def acknowledge_start(self, start: int) -> None:
-        """The log start offset was moved."""
+        """Note that the log start offset was moved."""
         self.start = max(self.start, start)
         self._forget_below(self.start)
         self.begin()
 
     def saw(self, end: int) -> None:
-        """A reader was shown everything below ``end`` where acknowledgements wait for the disk."""
+        """Note that a reader saw everything below ``end`` where acknowledgements wait for the disk."""
         self.durable_end = max(self.durable_end, end)
 
     # -- what is there -------------------------------------------------------------------------------
 
     def check_visible(self, found: Sequence[Record], *, up_to: int | None = None) -> None:
-        """What a reader of the running log was shown: every record so far, or those below ``up_to``."""
+        """Check what a reader of the running log got: every record so far, or those below ``up_to``."""
         wanted = {at: fact for at, fact in self.given.items() if up_to is None or at < up_to}
         self._check_order(found)
         self._check_equal({record.offset: Fact.of(record) for record in found}, wanted)
@@ -129,7 +129,7 @@ class LogHistory:
         markers: Collection[int] = (),
         power_cut: bool,
     ) -> None:
-        """Judge what a restart found, then take it as what is there from now on.
+        """Check what a restart found, then continue from it.
 
         ``start`` and ``end`` are the log's own, ``markers`` the offsets of transaction markers on disk.
         """

@@ -33,7 +33,7 @@ def _scope(fixture_name: str, config: pytest.Config) -> Any:
 
 @pytest.fixture(scope=_scope)
 def stratalog_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """A Kafka broker in a thread, on a free port and an empty directory."""
+    """Run a Kafka broker in a thread, on a free port and an empty directory."""
     from stratalog.testing.brokers import LocalBroker
 
     with LocalBroker(tmp_path_factory.mktemp("stratalog-broker") / "data") as broker:
@@ -42,7 +42,7 @@ def stratalog_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local
 
 @pytest.fixture(scope=_scope)
 def stratalog_broker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessBroker]:
-    """A Kafka broker in a process of its own, which can be killed."""
+    """Run a Kafka broker in a process of its own, which can be killed."""
     from stratalog.testing.brokers import ProcessBroker
 
     with ProcessBroker(tmp_path_factory.mktemp("stratalog-broker") / "data") as broker:

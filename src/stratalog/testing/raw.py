@@ -30,7 +30,7 @@ class RawBatch(NamedTuple):
 def read_raw(
     fs: FileSystem, directory: str, topic: str = "", partition: int = 0, *, gaps: bool = False
 ) -> list[RawBatch]:
-    """Every batch of every segment, in order. A byte that is not part of a right batch is CorruptionError.
+    """Return every batch of every segment, in order; CorruptionError for bytes outside a valid batch.
 
     ``gaps``: offsets may be missing inside a segment, as compaction leaves them.
     """

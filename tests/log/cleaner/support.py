@@ -9,8 +9,8 @@ from stratalog import Record
 from stratalog.config import TopicConfig
 from stratalog.format import batch as batches
 from stratalog.fs import FileSystem, HandleCache, MemoryFileSystem
-from stratalog.log.clean import CleanReport, clean
-from stratalog.log.context import LogContext
+from stratalog.log.clean import CleanReport, Pace, clean
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.policy.cleaning import Cleanable
 from stratalog.log.write.append import append_records
 from stratalog.log.write.produce import append_batches, append_marker
@@ -22,6 +22,7 @@ from stratalog.testing.raw import RawBatch
 
 DIRECTORY = "/data/t-0"
 MEMORY_BYTES = 1 << 20
+PACE = {"io_bytes_per_s", "progress", "stop"}
 
 
 def compacted(**settings: Any) -> TopicConfig:
@@ -60,8 +61,9 @@ class Log:
         self.context = LogContext(
             self.fs, HandleCache(self.fs, 50), clock=self.clock, warn=self.warnings.append
         )
-        state, _ = open_partition(self.context, self.directory, "t", 0, self.config, self._how)
-        self.writer = PartitionWriter(self.context, self.directory, "t", 0, self.config, state)
+        location = PartitionLocation(self.context, self.directory, "t", 0)
+        state, _ = open_partition(location, self.config, self._how)
+        self.writer = PartitionWriter(location, self.config, state)
         return self.writer
 
     def reopen(self) -> None:
@@ -87,14 +89,16 @@ class Log:
         sequence = self._sequences.get(producer_id, 0)
         encoded, _ = batches.encode_records(
             [Record(value, key, (), self.clock.now_ms()) for key, value in pairs],
-            base_offset=0,
-            leader_epoch=-1,
-            now_ms=self.clock.now_ms(),
-            max_bytes=1 << 20,
-            producer_id=producer_id,
-            producer_epoch=0,
-            base_sequence=sequence,
-            transactional=transactional,
+            options=batches.BatchOptions(
+                base_offset=0,
+                leader_epoch=-1,
+                now_ms=self.clock.now_ms(),
+                max_bytes=1 << 20,
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=sequence,
+                transactional=transactional,
+            ),
         )
         self._sequences[producer_id] = sequence + len(pairs)
         return append_batches(self.writer, encoded.data).base_offset
@@ -120,6 +124,7 @@ class Log:
             "memory_bytes": MEMORY_BYTES,
             "now_ms": self.clock.now_ms(),
             "save": self.saved.append,
+            "pace": Pace(**{name: options.pop(name) for name in PACE & options.keys()}),
         }
         return clean(self.writer, self.cleanable(first_dirty, end), **{**settings, **options})
 

@@ -40,7 +40,7 @@ def check_whole(log: Log) -> None:
     for _ in range(2):
         raw = [record for batch in log.raw() for record in batch.records]
         assert list(read_records(log.writer, 0)) == raw
-        follower = PartitionFollower(log.context, log.directory, "t", 0)
+        follower = PartitionFollower(log.writer.location)
         assert list(read_records(follower, 0)) == raw
         for record in raw[:: max(1, len(raw) // 10)]:
             assert next(iter(read_records(log.writer, record.offset))) == record

@@ -6,7 +6,7 @@ import pytest
 
 from stratalog.format import batch as batches
 from stratalog.log import names
-from stratalog.log.clean import EraseReport, Target, count_keys, erase_keys, erase_segment
+from stratalog.log.clean import EraseReport, RewriteTarget, count_keys, erase_keys, erase_segment
 from stratalog.log.read.reader import read_records
 from stratalog.model import Record, SegmentState
 from tests.log.cleaner.support import Log, Seen, compacted
@@ -128,7 +128,8 @@ def test_leftovers_of_earlier_lives_go() -> None:
 def encoded(key: bytes, codec: int = 0) -> bytes:
     records = [Record(b"value" * 10, key, (), 1)]
     made, _ = batches.encode_records(
-        records, base_offset=0, leader_epoch=0, now_ms=0, max_bytes=1 << 20, codec=codec
+        records,
+        options=batches.BatchOptions(base_offset=0, leader_epoch=0, now_ms=0, max_bytes=1 << 20, codec=codec),
     )
     return bytes(made.data)
 
@@ -157,7 +158,7 @@ def test_one_segment_into_another_directory() -> None:
     log = filled()
     source = log.writer.segments()[0]
     log.fs.make_dir("/elsewhere")
-    target = Target(log.context, "/elsewhere", "t", 0, log.config, suffix="")
+    target = RewriteTarget(log.writer.location._replace(directory="/elsewhere"), log.config, suffix="")
     made = erase_segment(source, target, [b"secret"])
     [segment] = made.segments
     assert (segment.directory, segment.base_offset, segment.next_offset) == ("/elsewhere", 0, 4)

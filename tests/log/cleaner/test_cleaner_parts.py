@@ -8,7 +8,7 @@ import time
 import pytest
 
 from stratalog.format.batch.filter import Filtered, filter_batches
-from stratalog.log.clean import CleanReport, DuplicateEstimates, Target
+from stratalog.log.clean import CleanReport, DuplicateEstimates, RewriteTarget
 from stratalog.log.clean.rewriting import Pace, StopCleaningError, rewrite
 from stratalog.log.clean.rules import group_segments
 from stratalog.log.read.chunks import Chunk, read_chunks
@@ -19,7 +19,8 @@ from tests.log.cleaner.test_cleaner_quarantine import flip
 
 def sealed(log: Log, sizes: list[tuple[int, int]]) -> list[Segment]:
     """Segments that are only names and sizes."""
-    return [Segment(log.context, "/nowhere", "t", 0, base, size=size) for base, size in sizes]
+    location = log.writer.location._replace(directory="/nowhere")
+    return [Segment(location, base, size=size) for base, size in sizes]
 
 
 def bases(groups: list[list[Segment]]) -> list[list[int]]:
@@ -62,7 +63,7 @@ def test_a_new_segment_that_would_outgrow_its_index_is_two() -> None:
         log.roll()
     group = log.writer.segments()[:-1]
     sizes = [segment.size for segment in group]
-    target = Target(log.context, log.directory, "t", 0, log.config, max_bytes=sum(sizes[:2]))
+    target = RewriteTarget(log.writer.location, log.config, max_bytes=sum(sizes[:2]))
 
     def keep(segment: Segment, chunk: Chunk) -> Filtered:
         return filter_batches(chunk.data, chunk.scan)

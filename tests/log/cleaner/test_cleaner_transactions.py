@@ -220,4 +220,4 @@ def test_healthy_logs_of_transactions_stay_healthy(seed: int) -> None:
         if rng.random() < 0.6:
             log.clean()
     assert verify_partition(log.writer).damages == ()
-    assert verify_partition(PartitionFollower(log.context, log.directory, "t", 0)).damages == ()
+    assert verify_partition(PartitionFollower(log.writer.location)).damages == ()

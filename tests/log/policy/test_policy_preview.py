@@ -8,7 +8,7 @@ from dataclasses import replace
 from stratalog.config.topic import TopicConfig
 from stratalog.log.policy import (
     Step,
-    archive_expired,
+    archive_turned_off,
     cleanable,
     expired,
     local_expired,
@@ -73,7 +73,7 @@ def test_an_archive_that_is_turned_off() -> None:
     config = TopicConfig(remote_log_delete_on_disable=True)
     segments = [facts._replace(archived=not facts.active) for facts in row(HOUR, HOUR, 0)]
     segments[0] = segments[0]._replace(state=ARCHIVED)
-    going = archive_expired(config, segments, NOW, log_start_offset=0, high_watermark=30)
+    going = archive_turned_off(config, segments)
     steps = expiry_steps("events", 0, going)
     assert [(step.action, step.first_offset_lost) for step in steps] == [
         ("delete", 0),

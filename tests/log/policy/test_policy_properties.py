@@ -19,7 +19,7 @@ from stratalog.log.policy import (
     ClockGuard,
     Expiry,
     SegmentFacts,
-    archive_expired,
+    archive_turned_off,
     cleanable,
     expired,
     local_expired,
@@ -210,13 +210,10 @@ def test_local_files_go_only_when_a_copy_stays(case: Case) -> None:
 
 
 @given(CASES)
-def test_the_archive_loses_what_the_log_loses(case: Case) -> None:
-    found = archive_expired(
-        case.config, case.segments, NOW, log_start_offset=case.start, high_watermark=case.high
-    )
-    assert all(expiry.segment.in_archive and not expiry.segment.active for expiry in found)
-    if case.config.remote_storage_enable or not case.config.remote_log_delete_on_disable:
-        assert found == [expiry for expiry in gone(case) if expiry.segment.in_archive]
+def test_an_archive_that_is_turned_off_loses_every_copy_or_none(case: Case) -> None:
+    found = [expiry.segment for expiry in archive_turned_off(case.config, case.segments)]
+    off = case.config.remote_log_delete_on_disable and not case.config.remote_storage_enable
+    assert found == [facts for facts in case.segments if off and facts.in_archive]
 
 
 @given(CASES)

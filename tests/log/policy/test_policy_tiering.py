@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stratalog.config.topic import TopicConfig
-from stratalog.log.policy import SegmentFacts, archive_expired, local_expired, to_archive
+from stratalog.log.policy import SegmentFacts, archive_turned_off, expired, local_expired, to_archive
 from stratalog.model import SegmentState
 from tests.log.policy.policy_cases import ARCHIVED, COMPACTED, DAY, HOUR, NOW, row
 
@@ -114,7 +114,7 @@ def test_retention_reaches_into_the_archive() -> None:
     config = replace(CONFIG, retention_ms=-1, retention_bytes=150)
     segments = archived(row(HOUR, HOUR, HOUR, 0), 0, 1)
     segments[0] = segments[0]._replace(state=ARCHIVED)
-    found = archive_expired(config, segments, NOW, log_start_offset=0, high_watermark=40)
+    found = expired(config, segments, NOW, log_start_offset=0, high_watermark=40)
     assert [(e.segment.base_offset, e.reason) for e in found] == [
         (0, "retention.bytes"),
         (10, "retention.bytes"),
@@ -125,8 +125,8 @@ def test_turning_the_archive_off_may_empty_it() -> None:
     config = TopicConfig(remote_log_delete_on_disable=True)
     segments = archived(row(HOUR, HOUR, HOUR, 0), 1)
     segments[0] = segments[0]._replace(state=ARCHIVED)
-    found = archive_expired(config, segments, NOW, log_start_offset=0, high_watermark=40)
+    found = archive_turned_off(config, segments)
     assert [e.segment.base_offset for e in found] == [0, 10]
     assert {e.reason for e in found} == {"remote.log.delete.on.disable"}
     kept = replace(config, remote_log_delete_on_disable=False)
-    assert archive_expired(kept, segments, NOW, log_start_offset=0, high_watermark=40) == []
+    assert archive_turned_off(kept, segments) == []

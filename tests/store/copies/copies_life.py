@@ -142,17 +142,19 @@ class Life:
         at = producer.sequence.get(partition, 0) if sequence is None else sequence
         encoded, _ = batches.encode_records(
             records,
-            base_offset=0,
-            leader_epoch=0,
-            now_ms=self.clock.now_ms(),
-            codec=codecs.NAMES[self.chance.choice(CODECS)]
-            if topic.config.compression_type == "producer"
-            else 0,
-            max_bytes=1 << 20,
-            producer_id=producer.id,
-            producer_epoch=0,
-            base_sequence=at,
-            transactional=transactional,
+            options=batches.BatchOptions(
+                base_offset=0,
+                leader_epoch=0,
+                now_ms=self.clock.now_ms(),
+                codec=codecs.NAMES[self.chance.choice(CODECS)]
+                if topic.config.compression_type == "producer"
+                else 0,
+                max_bytes=1 << 20,
+                producer_id=producer.id,
+                producer_epoch=0,
+                base_sequence=at,
+                transactional=transactional,
+            ),
         )
         topic.append_batches(partition, bytes(encoded.data))
         if sequence is None:

@@ -78,7 +78,9 @@ def metadata_log(path: Path, *payloads: bytes) -> None:
     directory = path / METADATA_DIR
     directory.mkdir(parents=True, exist_ok=True)
     records = [Record(b"\x01" + payload, timestamp=1) for payload in payloads]
-    encoded, _ = batches.encode_records(records, base_offset=0, leader_epoch=0, now_ms=1, max_bytes=1 << 20)
+    encoded, _ = batches.encode_records(
+        records, options=batches.BatchOptions(base_offset=0, leader_epoch=0, now_ms=1, max_bytes=1 << 20)
+    )
     (directory / f"{0:020d}.log").write_bytes(encoded.data)
 
 

@@ -110,7 +110,7 @@ class Join(NamedTuple):
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
     needs_id: bool
-    """The client can be told an id and asked to come again with it (KIP-394)."""
+    """The client accepts a member id and joins again with it (KIP-394)."""
     fresh_id: str
     """An id for a member that has none."""
 

@@ -117,13 +117,15 @@ def encoded(
         made, at = batches.encode_records(
             rows,
             at,
-            base_offset=0,
-            leader_epoch=0,
-            now_ms=int(time.time() * 1000),
-            max_bytes=max_bytes,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            transactional=transactional,
+            options=batches.BatchOptions(
+                base_offset=0,
+                leader_epoch=0,
+                now_ms=int(time.time() * 1000),
+                max_bytes=max_bytes,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                transactional=transactional,
+            ),
         )
         data += made.data
     return data

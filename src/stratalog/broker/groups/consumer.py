@@ -12,7 +12,7 @@ A member goes on by itself, in heartbeats, without waiting for the others:
        └──────────────nothing to give up──────────────────────────────►┘
 
 A partition has one owner: it belongs to its old member until that confirmed in a heartbeat that it gave it
-up, left, or is not heard of any more. Only then the next one is told of it. A member that has to give
+up, left, or has timed out. Only then the next one is assigned it. A member that has to give
 something up gets another epoch at once, and confirms in it: so it has had the answer, and does not take
 what an earlier one gave it. (In Kafka it keeps its epoch, and a lost answer can leave a partition with two
 owners.)
@@ -150,7 +150,7 @@ class ConsumerGroup:
     session_s: float = 45.0
     max_size: int = 2**31 - 1
     assignors: Sequence[str] = tuple(ASSIGNORS)
-    """Those that members may ask for; the first one where nobody asks."""
+    """Those that members may choose; the first one is the default."""
     epoch: int = 0
     topics_hash: int = 0
     """Of the topics that are subscribed to, as they were at the last epoch."""
@@ -217,7 +217,7 @@ class ConsumerGroup:
         return Code.NONE if since is not None and since <= epoch else Code.STALE_MEMBER_EPOCH
 
     def may_fetch(self, member_id: str | None, epoch: int) -> Code:
-        """Return whether committed offsets may be told: to a member in its epoch, or to who claims none."""
+        """Return whether offsets may be fetched: by a member in its epoch, or without a member id."""
         if not member_id and epoch < 0:
             return Code.NONE
         member = self.members.get(member_id or "")
@@ -461,7 +461,7 @@ class ConsumerGroup:
 
     @staticmethod
     def _gave_up(member: Member, beat: Beat) -> bool:
-        """Return whether a member was told to give partitions up, and did."""
+        """Return whether a member had to give partitions up, and did."""
         if beat.epoch == JOIN:
             return True
         told = beat.epoch == member.epoch and beat.owned is not None

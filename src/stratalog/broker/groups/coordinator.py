@@ -50,7 +50,7 @@ class Groups:
         self._due_s = 0.0
         self._topics: CatalogTopics | None = None
         self.being_deleted: Counter[str] = Counter()
-        """Groups whose offsets are being deleted. Nobody joins them: what a new member commits would go."""
+        """Groups whose offsets are being deleted. No member may join: its commits would be deleted too."""
 
     # -- after a restart -----------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class Groups:
         return Code.NONE
 
     def may_fetch(self, name: str, member_id: str | None, epoch: int) -> Code:
-        """Return whether a member may be told the offsets of its group."""
+        """Return whether a member may fetch the offsets of its group."""
         group = self._groups.get(name)
         return group.may_fetch(member_id, epoch) if isinstance(group, ConsumerGroup) else Code.NONE
 

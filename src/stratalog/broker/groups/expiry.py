@@ -38,7 +38,7 @@ class Facts(NamedTuple):
     """What the expiry must know of a group."""
 
     empty_since_ms: int | None = None
-    """None: it has members, or nobody noted when it had the last one."""
+    """None: it has members, or the time of its last one is unknown."""
     subscribed: frozenset[str] | None = frozenset()
     """Topics that members read; None: perhaps all."""
 

@@ -1,1 +1,1 @@
-"""What whoever runs a broker gives it and hears of it: settings and metrics."""
+"""What an operator configures and monitors: settings and metrics."""

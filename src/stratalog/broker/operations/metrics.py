@@ -2,7 +2,7 @@
 
 Each client of its HTTP server has a thread and `CLIENT_S` for its request, however slowly it sends; at most
 `CLIENTS` are connected. None can keep another, or the end of the server, waiting. Numbers are collected when
-they are asked for, from memory and a few calls of the operating system: nothing is counted for them on the
+they are read, from memory and a few calls of the operating system: nothing is counted for them on the
 way of a request but the request itself.
 """
 
@@ -243,7 +243,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
         super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a client that goes away in the middle harms nobody."""
+        """Do nothing: a client that disconnects in the middle is no error."""
 
 
 class _Received(io.RawIOBase):

@@ -63,7 +63,7 @@ class Decoding:
     ] = OnMisfit.ERROR
 
     def formats(self) -> dict[str, Payload]:
-        """Return the formats that were asked for."""
+        """Return the formats chosen by the options."""
         found = {}
         for name, form, schema, message in (
             ("key", self.key_format, self.key_schema, self.key_message),

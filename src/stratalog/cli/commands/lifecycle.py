@@ -658,7 +658,7 @@ def _show_erased(report: EraseReport, count: str) -> None:
 
 
 def _keys(texts: list[str], hexes: list[str], file: str | None, *, hexadecimal: bool) -> list[bytes]:
-    """Return every key asked for, once, in the order given."""
+    """Return every given key once, in order."""
     found = [text.encode("utf-8", "surrogateescape") for text in texts]
     found += [_from_hex(text, f"--key-hex {text}") for text in hexes]
     if file is not None:

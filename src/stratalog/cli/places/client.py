@@ -1,6 +1,6 @@
 """librdkafka for the command line: its settings, its errors as ours, and waits that end.
 
-The package confluent-kafka is imported when a cluster is asked for. Every wait is finite and can be
+The package confluent-kafka is imported with the first use of a cluster. Every wait is finite and can be
 interrupted: librdkafka itself would try a broker that is gone for ever, and Ctrl-C is only noticed between
 two of its calls.
 """

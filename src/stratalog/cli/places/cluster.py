@@ -17,12 +17,12 @@ from stratalog.cli.places.contract import PartitionFacts, Place
 from stratalog.config import PROFILE, SETTINGS, ConfigEntry
 from stratalog.config.tables import with_profile
 from stratalog.errors import ClusterError, StratalogError, UnknownTopicError
+from stratalog.format.batch import HEADER_SIZE
 from stratalog.model import AppendedRange, Record
 from stratalog.store.groups.offsets import CommittedOffset
 
 BATCH_BYTES = 1_000_000
 """librdkafka's default; a topic with a smaller max.message.bytes gets smaller batches."""
-BATCH_HEADER_BYTES = 61
 SOURCES = {1: "topic", 2: "broker", 3: "broker", 4: "broker"}
 """Where a setting comes from, by Kafka's numbers; the rest are defaults."""
 LATEST, EARLIEST = "latest", "earliest"
@@ -253,7 +253,7 @@ class Cluster:
             limit = next(
                 (each.value for each in self.settings(topic) if each.name == "max.message.bytes"), ""
             )
-            largest = int(limit) - BATCH_HEADER_BYTES if limit.isdecimal() else BATCH_BYTES
+            largest = int(limit) - HEADER_SIZE if limit.isdecimal() else BATCH_BYTES
             settings = {
                 "enable.idempotence": True,
                 "partitioner": "murmur2_random",  # Kafka's; librdkafka's own puts keys elsewhere

@@ -8,7 +8,7 @@
     arrow        decode records to Arrow, encode Arrow tables as batches; the schema
     totals       count records and find their first and last offsets and times, decoding as few as possible
 
-Pure functions over buffers; what a crash may leave of a batch is told by ``scan``.
+Pure functions over buffers; ``scan`` reports what a crash left of a batch.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from stratalog.format.batch.arrow import (
 )
 from stratalog.format.batch.decode import (
     MAX_BATCH_BYTES,
+    Bounds,
     decode_control,
     decode_keys,
     decode_records,
     measure,
 )
 from stratalog.format.batch.encode import (
+    BatchOptions,
     Encoded,
     batch_attributes,
     encode_control,
@@ -39,8 +41,10 @@ from stratalog.format.batch.encode import (
     with_codec,
 )
 from stratalog.format.batch.header_scan import (
+    CRC_FROM,
     HEADER_SIZE,
     LAYOUT,
+    LENGTH_FROM,
     BatchHeader,
     IndexColumns,
     IndexState,
@@ -59,15 +63,18 @@ from stratalog.format.batch.header_scan import (
     write_field,
 )
 from stratalog.format.batch.produce import headers, validate
-from stratalog.format.batch.totals import Bounds, total
+from stratalog.format.batch.totals import total
 
 __all__ = [
     "COLUMNS",
+    "CRC_FROM",
     "HEADER_SIZE",
     "LAYOUT",
+    "LENGTH_FROM",
     "MAX_BATCH_BYTES",
     "ArrowRows",
     "BatchHeader",
+    "BatchOptions",
     "Bounds",
     "Encoded",
     "IndexColumns",

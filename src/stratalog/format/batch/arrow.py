@@ -14,22 +14,22 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from stratalog import kernel
 from stratalog.errors import InvalidArgumentError, InvalidRecordError
 from stratalog.format.batch.decode import (
+    EVERYTHING,
     MAX_BATCH_BYTES,
-    MAX_OFFSET,
+    Bounds,
     Run,
-    make_bounds,
     make_skip,
     record_error,
     runs,
 )
-from stratalog.format.batch.encode import Encoded, batch_attributes, finished, too_large
-from stratalog.format.batch.header_scan import Buffer, Scan, as_view
+from stratalog.format.batch.encode import BatchOptions, Encoded, encode_with
+from stratalog.format.batch.header_scan import HEADER_SIZE, Buffer, Scan, as_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,7 @@ _schemas: dict[tuple[str, ...], Any] = {}
 
 @cache
 def column_types() -> Mapping[str, pa.DataType]:
-    """The type of each column; made once, because making it costs more than encoding a short table."""
+    """Return the type of each column; cached, since making it costs more than encoding a short table."""
     import pyarrow as pa
 
     return {
@@ -65,7 +65,7 @@ def column_types() -> Mapping[str, pa.DataType]:
 
 
 def schema_for(columns: Sequence[str]) -> pa.Schema:
-    """The schema of some columns, in the order asked for."""
+    """Return the schema of these columns, in this order."""
     names = tuple(columns)
     made = _schemas.get(names)
     if made is None:
@@ -89,7 +89,7 @@ def _repeated(name: str, value: str | int, rows: int) -> pa.Array:
 
 
 def _constant(name: str, value: str | int, rows: int) -> pa.Array:
-    """A column of one value: a slice of one made before, unless it would be large to keep."""
+    """Return a column of one value: a slice of a cached one, unless that would be large."""
     if rows > _KEPT_ROWS:
         return _repeated.__wrapped__(name, value, rows)
     return _repeated(name, value, max(1024, 1 << (rows - 1).bit_length())).slice(0, rows)
@@ -104,25 +104,22 @@ def iter_arrow(
     columns: Sequence[str] = COLUMNS,
     topic: str,
     partition: int,
-    lo: int = 0,
-    hi: int = MAX_OFFSET,
-    since: int | None = None,
-    until: int | None = None,
+    bounds: Bounds = EVERYTHING,
     skip: Container[int] | None = None,
     max_bytes: int = MAX_BATCH_BYTES,
 ) -> Iterator[tuple[pa.RecordBatch | None, int]]:
     """Yield the records of batches first … last - 1, about 8 MiB a RecordBatch, each with the row after it.
 
-    Only offsets in [lo, hi) and timestamps in [since, until); control batches and rows in ``skip`` are left
-    out. None stands for batches without such a record. No more is decompressed at a time than goes into one
-    RecordBatch, and the batch that did not fit in it.
+    Only records within ``bounds``; control batches and rows in ``skip`` are left out. None stands for batches
+    without such a record. No more is decompressed at a time than goes into one RecordBatch, and the batch
+    that did not fit in it.
     """
     view = as_view(buf)
-    bounds = make_bounds(lo, hi, since, until)
-    reader = _Reader(scan, columns, topic, partition, bounds, make_skip(scan, skip))
+    limits = bounds.for_kernel()
+    reader = _Reader(scan, columns, topic, partition, limits, make_skip(scan, skip))
     group: list[Run] = []
     size = 0
-    for run in runs(view, scan, first, last, bounds, reader.skip, GROUP_BYTES, max_bytes):
+    for run in runs(view, scan, first, last, limits, reader.skip, GROUP_BYTES, max_bytes):
         if group and size + run.size > GROUP_BYTES:
             end_row = group[-1].last
             made = reader.decode(group)
@@ -355,7 +352,7 @@ class ArrowRows:
         producer_epoch: int,
         base_sequence: int,
     ) -> tuple[int, int, int, int, int]:
-        """The kernel's ``encode_tuples`` for rows: the same arguments, the same answer."""
+        """Encode rows as the kernel's ``encode_tuples`` encodes records: same arguments, same result."""
         if not 0 <= row < self.num_rows:
             raise InvalidRecordError(f"no row {row} in a table of {self.num_rows}")
         slot = bisect_right(self.starts, row) - 1
@@ -399,7 +396,7 @@ def check_names(names: list[str]) -> None:
 
 
 def fitted(name: str, column: Any) -> Any:
-    """A column, chunked or not, in the type the kernel reads, or an InvalidRecordError."""
+    """Convert a column, chunked or not, to the type the kernel reads; InvalidRecordError if it cannot be."""
     kind, target = column.type, column_types()[name]
     if kind == target:
         return column
@@ -473,9 +470,9 @@ class _Chunk:
         self.args = args
 
     def room(self, row: int) -> int:
-        """What the rows from ``row`` on take at most, as a batch; the kernel stops at the end anyway."""
+        """Return the most bytes that the rows from ``row`` on take as a batch."""
         fields = _span(self.args[0], row) + (_span(self.args[4], row) if len(self.args[4]) else 0)
-        return 61 + (self.rows - row) * _RECORD_BYTES + fields + self._extra
+        return HEADER_SIZE + (self.rows - row) * _RECORD_BYTES + fields + self._extra
 
 
 def _span(ends: Any, row: int) -> int:
@@ -517,44 +514,19 @@ def encode_arrow(
     table: pa.Table | pa.RecordBatch | ArrowRows,
     row: int = 0,
     *,
-    base_offset: int,
-    leader_epoch: int,
-    now_ms: int,
-    timestamp_type: int = 0,
-    codec: int = 0,
-    level: int | None = None,
-    max_bytes: int,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    transactional: bool = False,
+    options: BatchOptions,
 ) -> tuple[Encoded, int]:
-    """One batch of the rows from ``row`` on, as many as fit in ``max_bytes`` uncompressed; and the next row.
+    """Encode one batch of the rows from ``row`` on, as many as fit; return it and the next row.
 
     A batch ends with its chunk of the table at the latest. A null timestamp is ``now_ms``.
     """
     rows = table if isinstance(table, ArrowRows) else ArrowRows(table)
     data = bytearray()
-    size, count, least, largest, crc = rows.encode_into(
-        data,
-        row,
-        now_ms,
-        max_bytes,
-        base_offset,
-        leader_epoch,
-        batch_attributes(0, timestamp_type, transactional),
-        producer_id,
-        producer_epoch,
-        base_sequence,
-    )
-    if not count:
-        raise too_large(row, size, max_bytes)
-    del data[size:]
-    return finished(data, count, least, largest, crc, base_offset, codec, level), row + count
+    return encode_with(partial(rows.encode_into, data), data, row, options)
 
 
 def is_arrow(records: object) -> TypeGuard[Any]:
-    """Whether this is an Arrow table or batch, without importing Arrow to find out."""
+    """Return whether this is an Arrow table or batch; does not import Arrow."""
     if not type(records).__module__.startswith("pyarrow"):
         return False  # asked first: another thread may be in the middle of importing Arrow
     pyarrow = sys.modules["pyarrow"]

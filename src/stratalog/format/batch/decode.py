@@ -10,13 +10,16 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Container, Iterator
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from stratalog import kernel
 from stratalog.errors import CorruptionError
 from stratalog.format import codecs
 from stratalog.format.batch.header_scan import HEADER_SIZE, WIDTH, BatchHeader, Buffer, Scan, as_view, scan
 from stratalog.model import Record
+
+if TYPE_CHECKING:
+    from stratalog.format.seal import SealBlock
 
 MAX_BATCH_BYTES = 1 << 30
 """What one batch may decompress to."""
@@ -58,21 +61,39 @@ class Run(NamedTuple):
 
 
 def record_error(scan: Scan, state: array[int]) -> CorruptionError:
-    """What the kernel's answer means."""
+    """Return the error for the kernel's result."""
     position = scan.table[state[1] * WIDTH]
     reason = REASONS.get(state[0], f"error {state[0]}")
     base = scan.table[state[1] * WIDTH + 2]
     return CorruptionError(f"batch at offset {base}, record {state[2]}: {reason}", position=position)
 
 
-def make_bounds(lo: int, hi: int, since: int | None, until: int | None) -> array[int]:
-    """Half-open ranges as the kernel's inclusive ones."""
-    if lo < 0:
-        lo = 0
-    last = hi - 1 if 0 <= hi <= MAX_OFFSET else max(-1, min(hi - 1, MAX_OFFSET))
-    oldest = -(2**63) if since is None else max(since, -(2**63))
-    newest = 2**63 - 1 if until is None else max(min(until - 1, 2**63 - 1), -(2**63))
-    return array("q", (lo, last, oldest, newest))
+class Bounds(NamedTuple):
+    """Offsets [lo, hi) at times [since, until)."""
+
+    lo: int = 0
+    hi: int = MAX_OFFSET
+    since: int | None = None
+    until: int | None = None
+
+    def admit_times(self, block: SealBlock) -> bool:
+        return (self.since is None or block.min_timestamp >= self.since) and (
+            self.until is None or block.max_timestamp < self.until
+        )
+
+    def hold(self, block: SealBlock) -> bool:
+        """Return whether every record of a block is within these bounds."""
+        return self.lo <= block.first_offset and block.last_offset < self.hi and self.admit_times(block)
+
+    def for_kernel(self) -> array[int]:
+        """Return the half-open ranges as the kernel's inclusive ones."""
+        last = self.hi - 1 if 0 <= self.hi <= MAX_OFFSET else max(-1, min(self.hi - 1, MAX_OFFSET))
+        oldest = -(2**63) if self.since is None else max(self.since, -(2**63))
+        newest = 2**63 - 1 if self.until is None else max(min(self.until - 1, 2**63 - 1), -(2**63))
+        return array("q", (max(self.lo, 0), last, oldest, newest))
+
+
+EVERYTHING = Bounds()
 
 
 def make_skip(scan: Scan, skip: Container[int] | None) -> bytes:
@@ -82,7 +103,7 @@ def make_skip(scan: Scan, skip: Container[int] | None) -> bytes:
 
 
 def decompress(view: memoryview, header_row: int, scan: Scan, max_bytes: int = MAX_BATCH_BYTES) -> memoryview:
-    """The records of a compressed batch."""
+    """Decompress the records of a batch."""
     at = header_row * WIDTH
     position, size, count = scan.table[at], scan.table[at + 1], scan.table[at + 4]
     if position + size > len(view):
@@ -108,7 +129,7 @@ def runs(
     run_bytes: int,
     max_bytes: int,
 ) -> Iterator[Run]:
-    """What to decode, in order: uncompressed runs of about ``run_bytes``, compressed batches one by one."""
+    """Yield uncompressed runs of about ``run_bytes``, and compressed batches one by one, in order."""
     last = scan.n if last is None else min(last, scan.n)
     out = array("q", bytes(40))
     while first < last and kernel.plan_run(scan.table, first, last, bounds, skip, run_bytes, out):
@@ -128,30 +149,27 @@ def decode_records(
     *,
     topic: str,
     partition: int,
-    lo: int = 0,
-    hi: int = MAX_OFFSET,
-    since: int | None = None,
-    until: int | None = None,
+    bounds: Bounds = EVERYTHING,
     skip: Container[int] | None = None,
     max_bytes: int = MAX_BATCH_BYTES,
 ) -> list[Record]:
-    """The records of batches first … last - 1, with offsets in [lo, hi) and timestamps in [since, until).
+    """Return the records of batches first … last - 1 that lie within ``bounds``.
 
     Control batches, and those whose row is in ``skip``, are left out.
     """
     view = as_view(buf)
-    bounds = make_bounds(lo, hi, since, until)
+    limits = bounds.for_kernel()
     mask = make_skip(scan, skip)
     out: list[Record] = []
     state = array("q", bytes(64))
-    for run in runs(view, scan, first, last, bounds, mask, 1 << 62, max_bytes):
+    for run in runs(view, scan, first, last, limits, mask, 1 << 62, max_bytes):
         if kernel.decode_tuples(
             run.source,
             scan.table,
             run.first,
             run.last,
             run.body,
-            bounds,
+            limits,
             mask,
             Record,
             topic,
@@ -168,7 +186,7 @@ def decode_keys(
 ) -> tuple[array[int], array[int]]:
     """hash64 of the key, and the offset, of every record that has a key: array('Q') and array('q')."""
     view = as_view(buf)
-    bounds = make_bounds(0, MAX_OFFSET, None, None)
+    bounds = EVERYTHING.for_kernel()
     all_hashes, all_offsets = array("Q"), array("q")
     empty_q, empty_i, empty_b = array("q"), array("i"), bytearray()
     for run in runs(view, scan, first, last, bounds, _NO_SKIP, 8 << 20, max_bytes):
@@ -217,7 +235,7 @@ def measure(buf: Buffer, scan: Scan, *, max_bytes: int = MAX_BATCH_BYTES) -> Non
 
 
 def decode_control(buf: Buffer, header: BatchHeader) -> tuple[Literal["commit", "abort"] | None, int]:
-    """What a control batch says: its transaction marker and coordinator epoch.
+    """Return the transaction marker and the coordinator epoch of a control batch.
 
     (None, -1) for a batch that compaction emptied and for control records that end no transaction.
     """

@@ -7,16 +7,24 @@ batch; compression replaces its records. Input that cannot be a record is an Inv
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 from stratalog import kernel
 from stratalog.errors import InvalidRecordError, RecordTooLargeError
 from stratalog.format import codecs
-from stratalog.format.batch.header_scan import HEADER_SIZE, Buffer, read_field, write_field
+from stratalog.format.batch.header_scan import (
+    CRC_FROM,
+    HEADER_SIZE,
+    LENGTH_FROM,
+    Buffer,
+    read_field,
+    write_field,
+)
 from stratalog.model import LOG_APPEND_TIME, Record
 
-_CRC_FROM = 21
 _FIRST_ROOM = 4096  # what a batch of a few records takes; the kernel lets the buffer grow
 
 kernel.use_error(InvalidRecordError)
@@ -39,30 +47,51 @@ class Encoded(NamedTuple):
     crc: int
 
 
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """What a batch to be encoded has beside its records.
+
+    It has at most ``max_bytes`` before it is compressed. Records without a timestamp get ``now_ms``, and with
+    LogAppendTime so does the batch, whose records keep their own times inside.
+    """
+
+    base_offset: int
+    leader_epoch: int
+    now_ms: int
+    max_bytes: int
+    timestamp_type: int = 0
+    codec: int = 0
+    level: int | None = None
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    transactional: bool = False
+
+
 def whole_crc(data: Buffer) -> int:
-    """The CRC-32C of a whole batch, from the one it carries."""
-    head = kernel.crc32c(data[:_CRC_FROM])
-    return kernel.crc32c_combine(head, read_field(data, "crc"), len(data) - _CRC_FROM)
+    """Compute the CRC-32C of a whole batch from the one in its header."""
+    head = kernel.crc32c(data[:CRC_FROM])
+    return kernel.crc32c_combine(head, read_field(data, "crc"), len(data) - CRC_FROM)
 
 
-def batch_attributes(codec: int, timestamp_type: int, transactional: bool) -> int:
-    return codec | (8 if timestamp_type == LOG_APPEND_TIME else 0) | (0x10 if transactional else 0)
+def batch_attributes(timestamp_type: int, transactional: bool) -> int:
+    return (8 if timestamp_type == LOG_APPEND_TIME else 0) | (0x10 if transactional else 0)
 
 
 def with_codec(data: Buffer, codec: int, level: int | None) -> bytearray:
-    """An uncompressed batch, its records compressed."""
+    """Return an uncompressed batch with its records compressed."""
     body = codecs.compress(codec, memoryview(data)[HEADER_SIZE:], level)
     return replace_body(data, body, codec)
 
 
 def replace_body(data: Buffer, body: Buffer, codec: int) -> bytearray:
-    """The header of ``data`` before other bytes of the same records; codec, length and CRC set to fit."""
+    """Return the batch with other bytes for its records; codec, length and CRC are set to fit."""
     made = bytearray(HEADER_SIZE + len(body))
     made[:HEADER_SIZE] = memoryview(data)[:HEADER_SIZE]
     made[HEADER_SIZE:] = body
-    write_field(made, "length", len(made) - 12)
+    write_field(made, "length", len(made) - LENGTH_FROM)
     write_field(made, "attributes", (read_field(made, "attributes") & ~7) | codec)
-    write_field(made, "crc", kernel.crc32c(memoryview(made)[_CRC_FROM:]))
+    write_field(made, "crc", kernel.crc32c(memoryview(made)[CRC_FROM:]))
     return made
 
 
@@ -70,65 +99,49 @@ def encode_records(
     records: Sequence[Record],
     start: int = 0,
     *,
-    base_offset: int,
-    leader_epoch: int,
-    now_ms: int,
-    timestamp_type: int = 0,
-    codec: int = 0,
-    level: int | None = None,
-    max_bytes: int,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    transactional: bool = False,
+    options: BatchOptions,
 ) -> tuple[Encoded, int]:
-    """One batch of records[start:], as many as fit in ``max_bytes`` uncompressed; and the index of the next.
+    """Encode one batch of records[start:], as many as fit; return it and the index of the next record.
 
-    Records are ``Record`` or plain tuples that begin like one. A timestamp of None is ``now_ms``. With
-    LogAppendTime the batch is stamped ``now_ms`` and the records keep their own times inside.
+    Records are ``Record`` or plain tuples that begin like one.
     """
     if not isinstance(records, list):
         records = list(records)
     data = bytearray(_FIRST_ROOM)
-    size, count, least, largest, crc = kernel.encode_tuples(
-        data,
-        records,
+    return encode_with(partial(kernel.encode_tuples, data, records), data, start, options)
+
+
+def encode_with(
+    encode: Callable[..., tuple[int, int, int, int, int]],
+    data: bytearray,
+    start: int,
+    options: BatchOptions,
+) -> tuple[Encoded, int]:
+    """Encode one batch from row ``start`` on with ``encode``, which leaves it in ``data``."""
+    base = options.base_offset
+    size, count, least, largest, crc = encode(
         start,
-        now_ms,
-        max_bytes,
-        base_offset,
-        leader_epoch,
-        batch_attributes(0, timestamp_type, transactional),
-        producer_id,
-        producer_epoch,
-        base_sequence,
+        options.now_ms,
+        options.max_bytes,
+        base,
+        options.leader_epoch,
+        batch_attributes(options.timestamp_type, options.transactional),
+        options.producer_id,
+        options.producer_epoch,
+        options.base_sequence,
     )
     if not count:
-        raise too_large(start, size, max_bytes)
+        raise too_large(start, size, options.max_bytes)
     del data[size:]
-    return finished(data, count, least, largest, crc, base_offset, codec, level), start + count
-
-
-def finished(
-    data: bytearray,
-    count: int,
-    least: int,
-    largest: int,
-    crc: int,
-    base_offset: int,
-    codec: int,
-    level: int | None,
-) -> Encoded:
-    """What the kernel encoded, compressed where that is asked for."""
-    if codec:
-        data = with_codec(data, codec, level)
+    if options.codec:
+        data = with_codec(data, options.codec, options.level)
         crc = whole_crc(data)
-    last = base_offset + count - 1
-    return Encoded(data, base_offset, last, count, least, largest, last, crc)
+    last = base + count - 1
+    return Encoded(data, base, last, count, least, largest, last, crc), start + count
 
 
 def too_large(index: int, size: int, max_bytes: int) -> RecordTooLargeError:
-    """The error for a record that does not even fit in a batch of its own."""
+    """Return the error for a record that does not fit in a batch of its own."""
     return RecordTooLargeError(
         f"record {index}: {size} bytes as a batch, more than the {max_bytes} allowed, the smaller of the"
         " topic's max.message.bytes and segment.bytes"
@@ -145,7 +158,7 @@ def encode_control(
     timestamp: int,
     coordinator_epoch: int = 0,
 ) -> bytes:
-    """The control batch that ends a transaction."""
+    """Return the control batch that ends a transaction."""
     kinds = {"abort": 0, "commit": 1}
     if marker not in kinds:
         raise InvalidRecordError(f"a transaction ends with commit or abort, not {marker!r}")

@@ -98,7 +98,7 @@ class Filtered(NamedTuple):
     """What `filter_batches` made of the batches it was given.
 
     ``scan`` describes ``data``, ``min_timestamp`` filled in, as after ``measure``. Records and tombstones are
-    counted outside control batches; tombstones of discarded batches are not counted, since nobody looked.
+    counted outside control batches; tombstones of discarded batches are not counted, since they are not read.
     """
 
     data: bytearray
@@ -172,7 +172,7 @@ def due_tombstones(
     retention: bytes | bytearray | None = None,
     max_bytes: int = MAX_BATCH_BYTES,
 ) -> list[DueTombstone]:
-    """The tombstones that go for their age, so that somebody may be asked whether their keys are below.
+    """Return the tombstones that are due for removal, so that older segments can be searched for their keys.
 
     Pass the offsets of those that must stay to `filter_batches` as ``keep_offsets``.
     """
@@ -193,9 +193,9 @@ def due_tombstones(
     return found
 
 
-def transaction_rows(scan: Scan, first: int = 0, last: int | None = None) -> array[int]:
-    """The rows of batches that are transactional or control batches: those whose retention needs thought."""
-    return _rows_with(scan, first, last, _TRANSACTIONAL_OR_CONTROL)
+def transaction_rows(scan: Scan) -> array[int]:
+    """Return the rows of transactional and control batches, whose retention the caller must decide."""
+    return _rows_with(scan, 0, None, _TRANSACTIONAL_OR_CONTROL)
 
 
 def filter_batches(
@@ -213,7 +213,7 @@ def filter_batches(
     recompress: bool = True,
     max_bytes: int = MAX_BATCH_BYTES,
 ) -> Filtered:
-    """What stays of batches first … last - 1, by the rules at the top of this module.
+    """Filter batches first … last - 1 by the rules at the top of this module.
 
     Without ``recompress`` what becomes of a compressed batch is left plain, for who reads it at once.
     A record that fails its checks is a CorruptionError whose ``position`` is its batch's in ``data``.
@@ -296,7 +296,7 @@ def _places(records: int) -> tuple[array[int], array[int], bytearray]:
 def _finished(
     view: memoryview, scan: Scan, row: int, plain: memoryview, outcome: int, recompress: bool
 ) -> memoryview | bytearray:
-    """What to write for a compressed batch, given what the kernel made of its records."""
+    """Return the bytes to write for a compressed batch whose records the kernel has filtered."""
     at = row * WIDTH
     if outcome == _COPIED:
         return view[scan.table[at] : scan.table[at] + scan.table[at + 1]]
@@ -325,7 +325,7 @@ def _mask(scan: Scan, mask: bytes | bytearray | None, name: str) -> bytes | byte
 
 
 def _rows_with(scan: Scan, first: int, last: int | None, attributes: int) -> array[int]:
-    """The rows of batches that have one of these attributes."""
+    """Return the rows of batches that have one of these attributes."""
     row, last = max(first, 0), scan.n if last is None else min(last, scan.n)
     rows = array("q")
     rows.frombytes(bytes(8 * kernel.find_rows(scan.table, row, last, attributes, rows)))

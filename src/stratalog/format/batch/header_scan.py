@@ -35,6 +35,10 @@ from stratalog.format.layout import Layout, make_struct
 Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE = 61
+CRC_FROM = 21
+"""The first byte that a batch's own CRC covers: the attributes."""
+LENGTH_FROM = 12
+"""The first byte that a batch's length counts: the leader epoch."""
 MAGIC = 2
 WIDTH = 14  # numbers a batch takes in a scan's table
 MAX_SEQUENCE = 2**31 - 1
@@ -119,7 +123,7 @@ class Stop(enum.Enum):
     END = "end"  # at the end of the buffer, after a whole batch
     PARTIAL = "partial"  # the batch at the end runs past the buffer
     ZERO = "zero"  # nothing but zeros: a preallocated tail
-    FULL = "full"  # as many batches as were asked for
+    FULL = "full"  # ``max_batches`` were found
     CORRUPT = "corrupt"
     UNSUPPORTED = "unsupported"  # an older or newer format, or an unknown codec: not damage
 
@@ -182,7 +186,7 @@ class Scan:
         return self._reason
 
     def span(self, i: int) -> tuple[int, int, int]:
-        """Where a batch begins and ends in the buffer, and its last offset."""
+        """Return where a batch begins and ends in the buffer, and its last offset."""
         position, size, _, last_offset = self.table[i * WIDTH : i * WIDTH + 4]
         return position, position + size, last_offset
 
@@ -215,11 +219,11 @@ class Scan:
         ) and all(base == last + 1 for base, last in zip(bases[1:], lasts, strict=False))
 
     def find_offset(self, offset: int) -> int:
-        """The first batch whose last offset is not below ``offset``; n when there is none."""
+        """Return the first batch whose last offset is not below ``offset``, or n."""
         return kernel.find_row(self.table, self.n, 3, offset)
 
     def find_position(self, position: int) -> int:
-        """The first batch that does not begin before ``position``; n when there is none."""
+        """Return the first batch that does not begin before ``position``, or n."""
         return kernel.find_row(self.table, self.n, 0, position)
 
     def __repr__(self) -> str:
@@ -240,13 +244,13 @@ _PEEK = struct.Struct(">qi4xb6xi8xq18x")
 
 
 def peek(header: Buffer) -> Peek | None:
-    """The header that begins ``header``; None when it is cut short or cannot be one of a batch."""
+    """Read the header at the start of ``header``; None if it is cut short or is not one of a batch."""
     if len(header) < HEADER_SIZE:
         return None
     base_offset, length, magic, delta, max_timestamp = _PEEK.unpack_from(header)
-    if magic != MAGIC or base_offset < 0 or length < HEADER_SIZE - 12 or delta < 0:
+    if magic != MAGIC or base_offset < 0 or length < HEADER_SIZE - LENGTH_FROM or delta < 0:
         return None
-    return _new_tuple(Peek, (base_offset, length + 12, base_offset + delta, max_timestamp))
+    return _new_tuple(Peek, (base_offset, length + LENGTH_FROM, base_offset + delta, max_timestamp))
 
 
 def has_transactional(data: Buffer) -> bool:
@@ -268,7 +272,7 @@ _CRC = struct.Struct(">I")
 def size_of(header: Buffer) -> int | None:
     """Return a batch's size by its length field alone; None when that is cut short or too small."""
     length = _LENGTH.unpack_from(header)[0] if len(header) >= _LENGTH.size else 0
-    return length + 12 if length >= HEADER_SIZE - 12 else None
+    return length + LENGTH_FROM if length >= HEADER_SIZE - LENGTH_FROM else None
 
 
 def find_magic(data: bytes, start: int) -> int:
@@ -466,7 +470,7 @@ class IndexColumns(NamedTuple):
 def index_columns(
     scan: Scan, *, interval_bytes: int, state: IndexState, base_position: int = 0
 ) -> IndexColumns:
-    """The index entries for the batches of a scan, by the rule Kafka's LogSegment appends with.
+    """Return the index entries for the batches of a scan, by the rule of Kafka's LogSegment.append.
 
     A batch is indexed, by its last offset and own position, when more than ``interval_bytes`` lie between the
     last indexed batch's start and it. ``base_position`` is where in the file the scanned buffer begins.

@@ -67,7 +67,7 @@ def validate(
 
 
 def headers(info: AppendInfo) -> list[BatchHeader]:
-    """The batches of an append, one by one."""
+    """Return the headers of the batches of an append."""
     return [BatchHeader._make(info.header(row)) for row in range(info.n)]
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Container, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from stratalog import kernel
 from stratalog.format.batch.arrow import column_types, iter_arrow
-from stratalog.format.batch.decode import MAX_OFFSET, make_bounds, make_skip
+from stratalog.format.batch.decode import Bounds, make_skip
 from stratalog.format.batch.header_scan import Buffer, Scan
 
 if TYPE_CHECKING:
@@ -24,24 +24,6 @@ if TYPE_CHECKING:
 
 _OFFSETS, _LEAST = 1, 2
 _NO_TOTALS = array("q", (0, 2**63 - 1, -1, 2**63 - 1, -(2**63), 0))
-
-
-class Bounds(NamedTuple):
-    """Offsets [lo, hi) at times [since, until)."""
-
-    lo: int = 0
-    hi: int = MAX_OFFSET
-    since: int | None = None
-    until: int | None = None
-
-    def admit_times(self, block: SealBlock) -> bool:
-        return (self.since is None or block.min_timestamp >= self.since) and (
-            self.until is None or block.max_timestamp < self.until
-        )
-
-    def hold(self, block: SealBlock) -> bool:
-        """Return whether every record of a block is within these bounds."""
-        return self.lo <= block.first_offset and block.last_offset < self.hi and self.admit_times(block)
 
 
 def total(
@@ -121,7 +103,7 @@ class _Totals:
                 self._add(row, end, self.bounds, self.want)
 
     def _add(self, row: int, end: int, bounds: Bounds, want: int) -> None:
-        numbers = make_bounds(*bounds)
+        numbers = bounds.for_kernel()
         at_once = 1
         while True:
             reached = kernel.sum_batches(self.scan.table, row, end, numbers, self.mask, want, self.out)
@@ -143,10 +125,7 @@ class _Totals:
             columns=("offset", "timestamp"),
             topic="",
             partition=0,
-            lo=bounds.lo,
-            hi=bounds.hi,
-            since=bounds.since,
-            until=bounds.until,
+            bounds=bounds,
             skip=self.skip,
         )
         for batch, _ in decoded:

@@ -1,1 +1,1 @@
-"""Verify and repair: find damage in a partition, name it, and give up only what was asked for."""
+"""Verify and repair: find damage in a partition, name it, and remove only what the action names."""

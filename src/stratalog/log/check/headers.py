@@ -152,7 +152,7 @@ def _judge_end(
         scan = batches.scan(file.pread(WINDOW_BYTES, last.size), check_crc=False, reach=size - last.size)
     if scan.stop is Stop.ZERO and scan.n == 0 and not any(_zeros(last, size)):
         return []  # space that the broker reserved
-    whole = Segment(last.context, last.directory, last.topic, last.partition, last.base_offset, size=size)
+    whole = Segment(last.location, last.base_offset, size=size)
     goes_on = next_valid(whole, last.size + 1)
     if goes_on is None and not clean and end >= recovery_point:
         facts.torn_bytes = size - last.size

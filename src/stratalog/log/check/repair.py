@@ -1,4 +1,4 @@
-"""Repairing a closed partition: exactly what was asked for, and a plain account of what was given up.
+"""Repair a closed partition: do exactly what the action names, and report what was lost.
 
     rebuild-indexes   makes wrong or missing derived files again; no record is touched
     drop-damaged      rewrites damaged segments without their damaged bytes; no offset moves
@@ -26,7 +26,7 @@ from stratalog.log.check.damage import UNKNOWN, Damage
 from stratalog.log.check.orphans import MISSING_LOG
 from stratalog.log.check.segment_check import CheckedSegment
 from stratalog.log.check.verify import check_files, check_segments, is_named, verify_partition
-from stratalog.log.context import LogContext
+from stratalog.log.context import PartitionLocation
 from stratalog.log.read.follower import PartitionFollower
 from stratalog.log.segment.directory_state import list_files, run_actions, swap_end, view_of
 from stratalog.log.segment.segment import SCAN_BYTES, Segment, owner_of, scan_file
@@ -44,7 +44,7 @@ class RepairReport:
     actions: list[str] = field(default_factory=list)
     lost: list[Damage] = field(default_factory=list)
     lost_records: int | None = 0
-    """None when it cannot be told: compaction leaves offsets without a record."""
+    """None if unknown: compaction leaves offsets without a record."""
     dry_run: bool = False
     left: list[Damage] = field(default_factory=list)
     """What is still damaged after it; empty for a dry run."""
@@ -67,18 +67,15 @@ def check_action(action: str) -> RepairAction:
 
 
 def repair_partition(
-    context: LogContext,
-    directory: str,
-    topic: str,
-    partition: int,
+    location: PartitionLocation,
     config: TopicConfig,
     *,
     action: str,
     dry_run: bool,
 ) -> RepairReport:
-    """Repair a partition that nobody has open. ``dry_run`` changes nothing and reports the same."""
+    """Repair a partition that is not open. ``dry_run`` changes nothing and reports the same."""
     action = check_action(action)
-    repair = _Repair(context, directory, topic, partition, config, dry_run=dry_run)
+    repair = _Repair(location, config, dry_run=dry_run)
     repair.run(action)
     return repair.report
 
@@ -86,24 +83,20 @@ def repair_partition(
 class _Repair:
     def __init__(
         self,
-        context: LogContext,
-        directory: str,
-        topic: str,
-        partition: int,
+        location: PartitionLocation,
         config: TopicConfig,
         *,
         dry_run: bool,
     ) -> None:
-        self.context = context
-        self.fs = context.fs
-        self.directory = directory
+        self.context, self.directory, _, partition = location
+        self.fs = self.context.fs
         self.config = config
-        self.owner = owner_of(context.fs, directory, partition)
+        self.owner = owner_of(self.fs, self.directory, partition)
         self.report = RepairReport(dry_run=dry_run)
         self._settle_damaged_swap()
         if not dry_run:
             self._settle()
-        self.view = PartitionFollower(context, directory, topic, partition)
+        self.view = PartitionFollower(location)
         self.checked = list(check_segments(self.view))
 
     def run(self, action: RepairAction) -> None:
@@ -181,7 +174,7 @@ class _Repair:
         made.seal = replace(
             made.seal, cleaned=known.cleaned if known is not None else not made.seal.contiguous
         )
-        # A transaction index that cannot be told from the log stays, and so does what the seal says of it.
+        # A transaction index that cannot be derived from the log stays, and so does the seal's part about it.
         made.aborted = list(self._still_aborted(segment)) if checked.aborted is None else checked.aborted
         for kind, reason in sorted(wrong.items(), key=lambda each: each[0] == "seal"):
             data = made.pack(kind)
@@ -389,10 +382,7 @@ class _Repair:
     def _swap_in(self, checked: CheckedSegment, good: list[tuple[int, int]], size: int) -> None:
         old = checked.segment
         new = Segment(
-            self.context,
-            self.directory,
-            old.topic,
-            old.partition,
+            old.location,
             old.base_offset,
             size=size,
             next_offset=old.next_offset,

@@ -42,7 +42,7 @@ def sidecar_of(segment: Segment, kind: str) -> bytes | None:
         return segment.sidecar(kind)
     except ArchiveError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
-            raise  # the archive cannot be reached: nobody knows
+            raise  # the archive cannot be reached: the state is unknown
         raise CorruptionError(error.reason, path=error.url) from error
 
 
@@ -60,7 +60,7 @@ class IndexCheck:
             offset, where = self._index.entry(self.at)
             if where >= position + scan.end:
                 return
-            if where >= position:  # else it points into damage, where nothing can be told
+            if where >= position:  # else it points into damage, where nothing can be checked
                 row = scan.find_position(where - position)
                 found = scan.table[row * WIDTH : (row + 1) * WIDTH]
                 if not found or found[_POSITION] != where - position:
@@ -207,7 +207,7 @@ def check_segment(segment: Segment, progress: Callable[[int], None] | None = Non
     Raise ArchiveError when its archive does not answer; an object that the archive has lost is damage.
     """
     if isinstance(segment, ArchivedSegment):
-        segment.forget()  # what is there now counts, not what a cache remembers of it
+        segment.forget()  # read the archive, not the cache
     try:
         return _SegmentCheck(segment, progress).run()
     except ArchiveError as error:
@@ -382,7 +382,7 @@ class _SegmentCheck:
             reader = keyindex.KeyIndexReader(lambda size, at: data[at : at + size], len(data))
             reader.verify()
             if not self.out.intact:
-                return  # what it should hold cannot be told
+                return  # its expected contents are unknown
             same = reader.matches(self.size, self.crc)
             self._wrong("keyindex", "the log holds other keys" if same else "made from another log")
         except FormatError as error:

@@ -308,7 +308,7 @@ class Transactions:
             for each in parsed
             if each is not None and each.kind == SNAPSHOT and not each.suffix
         ]
-        self._state, at = load_snapshot(context, directory, self._snapshots, first.base_offset, 2**63 - 1)
+        self._state, at = load_snapshot(first.location, self._snapshots, first.base_offset, 2**63 - 1)
         self.certain = at == first.base_offset
         """False when something before, deleted, cleaned or damaged, may matter."""
 
@@ -316,9 +316,7 @@ class Transactions:
         """Load the snapshot at a segment's base where the log before it is not enough."""
         if self.certain or segment.base_offset not in self._snapshots:
             return
-        found = load_snapshot(
-            segment.context, segment.directory, self._snapshots, segment.base_offset, 2**63 - 1
-        )
+        found = load_snapshot(segment.location, self._snapshots, segment.base_offset, 2**63 - 1)
         if found[1] == segment.base_offset:
             self._state, self.certain = found[0], True
 

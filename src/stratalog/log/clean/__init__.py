@@ -15,14 +15,15 @@ from __future__ import annotations
 
 from stratalog.log.clean.compact import CleanReport, DuplicateEstimates, clean
 from stratalog.log.clean.erase import EraseReport, count_keys, erase_keys, erase_segment
-from stratalog.log.clean.rewriting import Rewritten, Target
+from stratalog.log.clean.rewriting import Pace, RewriteTarget, Rewritten
 
 __all__ = [
     "CleanReport",
     "DuplicateEstimates",
     "EraseReport",
+    "Pace",
+    "RewriteTarget",
     "Rewritten",
-    "Target",
     "clean",
     "count_keys",
     "erase_keys",

@@ -67,7 +67,7 @@ def _listen(tasks: queue.SimpleQueue[bytes]) -> None:
         for line in sys.stdin.buffer:
             tasks.put(line)
     finally:
-        os._exit(0)  # whatever is being written: nobody will take it
+        os._exit(0)  # what is being written will not be used
 
 
 def _tell(what: dict[str, Any]) -> None:

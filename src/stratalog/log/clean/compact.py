@@ -38,9 +38,9 @@ from stratalog.log.check.damage import Damage
 from stratalog.log.clean.rewriting import (
     DamagedSegmentError,
     Pace,
+    RewriteTarget,
     Rewritten,
     StopCleaningError,
-    Target,
     VanishedSegmentError,
     aborted_of,
     damaged,
@@ -75,7 +75,7 @@ class CleanReport:
     first_offset: int
     """The base offset of the first segment that was looked at."""
     next_dirty_offset: int
-    """Where the next round begins: what the cleaner's checkpoint was told."""
+    """Where the next round begins: the last offset saved in the cleaner's checkpoint."""
     passes: int
     segments_before: int
     segments_after: int
@@ -103,7 +103,7 @@ class CleanReport:
 
 
 Aborted = tuple[AbortedTxn, ...] | Damage
-"""The transactions aborted in a segment, or why nobody can tell."""
+"""The transactions aborted in a segment, or the damage that hides them."""
 
 
 class Workplace(Protocol):
@@ -128,7 +128,7 @@ class Workplace(Protocol):
     def producers(self) -> Sequence[ProducerEntry]:
         """Return the active producers."""
 
-    def target(self, group: Sequence[Segment]) -> Target:
+    def target(self, group: Sequence[Segment]) -> RewriteTarget:
         """Return where to write the replacement of a group."""
 
     def swap(self, group: Sequence[Segment], made: Sequence[Segment]) -> bool:
@@ -161,8 +161,8 @@ class WriterPlace:
         with self._writer.lock:
             return self._writer.producers.to_entries()
 
-    def target(self, group: Sequence[Segment]) -> Target:
-        return Target.beside(group[0], self.config)
+    def target(self, group: Sequence[Segment]) -> RewriteTarget:
+        return RewriteTarget.beside(group[0], self.config)
 
     def swap(self, group: Sequence[Segment], made: Sequence[Segment]) -> bool:
         return swap_in(self._writer, group, made)
@@ -192,24 +192,21 @@ def clean(
     memory_bytes: int,
     now_ms: int,
     save: Callable[[int], None],
-    io_bytes_per_s: float | None = None,
+    pace: Pace | None = None,
     may_be_below: MayBeBelow | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    stop: Callable[[], bool] | None = None,
 ) -> CleanReport:
     """Compact a partition from its start up to ``cleanable.first_uncleanable_offset``.
 
-    ``save(next_dirty_offset)`` stores the cleaner's checkpoint durably, after each pass. ``progress`` gets
-    bytes read and bytes to read. ``stop`` is asked between chunks; groups swapped in by then stay.
+    ``save(next_dirty_offset)`` stores the cleaner's checkpoint durably, after each pass. When ``pace``
+    asks to stop, groups that are already swapped in stay.
     ``may_be_below(keys)`` returns the keys that an archived segment may still hold: their tombstones stay.
     With nothing dirty, expired tombstones and markers are removed and small segments merged.
 
     The caller must ensure that only one rewrite of a partition runs at a time.
     """
     writer.make_usable()
-    pace = Pace(io_bytes_per_s, progress, stop)
     span = (cleanable.first_dirty_offset, round_end(writer, cleanable))
-    return Cleaning(WriterPlace(writer), span, memory_bytes, now_ms, may_be_below, pace).run(save)
+    return Cleaning(WriterPlace(writer), span, memory_bytes, now_ms, may_be_below, pace or Pace()).run(save)
 
 
 class Cleaning:

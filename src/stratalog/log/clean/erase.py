@@ -29,9 +29,9 @@ from stratalog.log.check.damage import Damage
 from stratalog.log.clean.rewriting import (
     DamagedSegmentError,
     Pace,
+    RewriteTarget,
     Rewritten,
     StopCleaningError,
-    Target,
     VanishedSegmentError,
     aborted_of,
     damaged,
@@ -92,7 +92,6 @@ def erase_keys(
     writer: PartitionWriter,
     keys: Collection[bytes],
     *,
-    io_bytes_per_s: float | None = None,
     progress: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> EraseReport:
@@ -101,7 +100,7 @@ def erase_keys(
     The caller must ensure that only one rewrite of a partition runs at a time.
     """
     writer.make_usable()
-    pace = Pace(io_bytes_per_s, progress, stop)
+    pace = Pace(None, progress, stop)
     erasing = _Erasing(writer, keys, pace)
     return _run(erasing, pace, lambda segment: erasing.erase(writer, segment), dry_run=False)
 
@@ -130,19 +129,17 @@ def _run(erasing: _Erasing, pace: Pace, act: Callable[[Segment], None], *, dry_r
     return replace(erasing.report, seconds=pace.seconds, bytes_read=pace.bytes_read, stopped=stopped)
 
 
-def erase_segment(
-    source: Segment, target: Target, keys: Collection[bytes], *, pace: Pace | None = None
-) -> Rewritten:
+def erase_segment(source: Segment, target: RewriteTarget, keys: Collection[bytes]) -> Rewritten:
     """Rewrite one segment without ``keys`` at ``target``; no new segment if it held none.
 
     The source may lie anywhere, in the archive too. Its last batch stays, if need be empty.
     """
     last = LastBatches((), source.next_offset if source.next_offset is not None else -1)
-    return _erase_segment(source, target, DropSet(keys), last, pace or Pace())
+    return _erase_segment(source, target, DropSet(keys), last, Pace())
 
 
 def _erase_segment(
-    source: Segment, target: Target, drop: DropSet, last: LastBatches, pace: Pace
+    source: Segment, target: RewriteTarget, drop: DropSet, last: LastBatches, pace: Pace
 ) -> Rewritten:
     found = aborted_of(source)
     if isinstance(found, Damage):
@@ -198,7 +195,7 @@ class _Erasing:
         self._leftovers(dry_run=dry_run)
 
     def erase(self, writer: PartitionWriter, segment: Segment) -> None:
-        target = Target.beside(segment, writer.config)
+        target = RewriteTarget.beside(segment, writer.config)
         made = _erase_segment(segment, target, self._drop, self._last, self._pace)
         if not made.segments:
             return

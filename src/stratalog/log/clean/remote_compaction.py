@@ -26,9 +26,9 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.log import names
 from stratalog.log.check.damage import Damage
 from stratalog.log.clean.compact import Aborted, Cleaning, CleanReport, WriterPlace, round_end
-from stratalog.log.clean.rewriting import Pace, Target, VanishedSegmentError, aborted_of
+from stratalog.log.clean.rewriting import Pace, RewriteTarget, VanishedSegmentError, aborted_of
 from stratalog.log.clean.rules import MayBeBelow
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.policy.cleaning import Cleanable
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write.writer import PartitionWriter
@@ -181,7 +181,6 @@ def clean_elsewhere(
     attempt: str,
     may_be_below: MayBeBelow | None = None,
     progress: Callable[[int, int], None] | None = None,
-    stop: Callable[[], bool] | None = None,
 ) -> Cleaned:
     """Carry out a task in the folder ``attempt`` of its work directory, which no other attempt may use.
 
@@ -189,7 +188,7 @@ def clean_elsewhere(
     """
     _check_seen(context, task)
     place = StagedPlace(task, context, attempt)
-    pace = Pace(task.io_bytes_per_s, progress, stop)
+    pace = Pace(task.io_bytes_per_s, progress)
     saved: list[int] = []
     try:
         cleaning = Cleaning(place, task.span, task.memory_bytes, task.now_ms, may_be_below, pace)
@@ -223,17 +222,12 @@ class StagedPlace:
         self._task = task
         self._attempt = attempt
         self._folders = 0
-        self.topic = task.topic
-        self.partition = task.partition
-        self.directory = task.directory
+        self.location = PartitionLocation(context, task.directory, task.topic, task.partition)
+        self.context, self.directory, self.topic, self.partition = self.location
         self.config = task.config
-        self.context = context
         self._segments = [
             Segment(
-                context,
-                task.directory,
-                task.topic,
-                task.partition,
+                self.location,
                 each.base_offset,
                 size=each.size,
                 next_offset=each.next_offset,
@@ -257,17 +251,14 @@ class StagedPlace:
     def producers(self) -> Sequence[ProducerEntry]:
         return self._task.producers
 
-    def target(self, group: Sequence[Segment]) -> Target:
+    def target(self, group: Sequence[Segment]) -> RewriteTarget:
         self._folders += 1
         directory = f"{self._task.work}/{self._attempt}/{self._folders:06d}"
         if not self.context.fs.exists(self._task.work):
             raise VanishedSegmentError(self._task.work)  # the holder has given the partition to another
         self.context.fs.make_dir(directory)
-        return Target(
-            self.context,
-            directory,
-            self.topic,
-            self.partition,
+        return RewriteTarget(
+            self.location._replace(directory=directory),
             self.config,
             suffix="",
             home=self.directory,

@@ -28,13 +28,13 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import File
 from stratalog.log import names
 from stratalog.log.check.damage import UNKNOWN, Damage, derived_damage, reason_of
-from stratalog.log.context import LogContext
+from stratalog.log.context import PartitionLocation
 from stratalog.log.read.chunks import FULL_CHUNK, Chunk, read_chunks
 from stratalog.log.segment.segment import Segment, Start, owner_of
 from stratalog.log.segment.sidecars import Sidecars
 
 PAUSE_S = 0.1
-"""The longest wait before somebody is asked again whether to stop."""
+"""The longest wait between two checks whether to stop."""
 
 
 class StopCleaningError(Exception):
@@ -189,13 +189,10 @@ Filter = Callable[[Segment, Chunk], Filtered]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RewriteTarget:
     """Where rewritten segments go."""
 
-    context: LogContext
-    directory: str
-    topic: str
-    partition: int
+    location: PartitionLocation
     config: TopicConfig
     suffix: str = names.CLEANED
     max_bytes: int = MAX_LOG_BYTES
@@ -203,12 +200,13 @@ class Target:
     """The directory of the partition, when the new segments are written elsewhere."""
 
     def owner(self) -> PartitionId:
-        return owner_of(self.context.fs, self.home or self.directory, self.partition)
+        context, directory, _, partition = self.location
+        return owner_of(context.fs, self.home or directory, partition)
 
     @classmethod
-    def beside(cls, segment: Segment, config: TopicConfig) -> Target:
+    def beside(cls, segment: Segment, config: TopicConfig) -> RewriteTarget:
         """Return a target in the directory of ``segment``, with the suffix ``.cleaned``."""
-        return cls(segment.context, segment.directory, segment.topic, segment.partition, config)
+        return cls(segment.location, config)
 
 
 @dataclass(slots=True)
@@ -232,7 +230,7 @@ class Rewritten:
 
 def rewrite(
     sources: Sequence[Segment],
-    target: Target,
+    target: RewriteTarget,
     keep: Filter,
     *,
     aborted: list[AbortedTxn],
@@ -285,7 +283,9 @@ def _same(chunk: Chunk, made: Filtered) -> bool:
 class _Output:
     """The new segments: one, or more when one would outgrow its index."""
 
-    def __init__(self, target: Target, sources: Sequence[Segment], *, cleaned: bool, lazily: bool) -> None:
+    def __init__(
+        self, target: RewriteTarget, sources: Sequence[Segment], *, cleaned: bool, lazily: bool
+    ) -> None:
         self._target = target
         self._sources = sources
         self._cleaned = cleaned
@@ -355,23 +355,20 @@ class _Output:
 class _NewSegment:
     """One segment as it is written."""
 
-    def __init__(self, target: Target, base_offset: int, *, keyed: bool) -> None:
+    def __init__(self, target: RewriteTarget, base_offset: int, *, keyed: bool) -> None:
         self.base_offset = base_offset
         self.size = 0
         self.sidecars = Sidecars(
             base_offset, target.config.index_interval_bytes, keyed=keyed, owner=target.owner()
         )
         self._segment = Segment(
-            target.context,
-            target.directory,
-            target.topic,
-            target.partition,
+            target.location,
             base_offset,
             size=0,
             suffix=target.suffix,
         )
         self.discard()  # what a round that was stopped may have left
-        self._file: File | None = target.context.fs.open(self._segment.path(), "x")
+        self._file: File | None = target.location.context.fs.open(self._segment.path(), "x")
 
     def add(self, data: bytearray | memoryview, scan: Scan, *, measured: bool) -> None:
         assert self._file is not None

@@ -202,7 +202,7 @@ class CleanedTransactions:
         producer = header.producer_id
         txn = self._open.get(producer)
         if txn is None or header.base_offset > txn.last_offset:
-            # Past its marker, which lay where nobody looked: another transaction by now.
+            # Past its marker, which lay in a part that was not read: another transaction by now.
             self._committed.add(producer)
             return False
         self._met.add(producer)

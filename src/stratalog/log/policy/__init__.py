@@ -13,7 +13,7 @@ from stratalog.log.policy.preview import Step
 from stratalog.log.policy.retention import (
     Expiry,
     SegmentFacts,
-    archive_expired,
+    archive_turned_off,
     expired,
     local_expired,
     newest_ms,
@@ -29,7 +29,7 @@ __all__ = [
     "Expiry",
     "SegmentFacts",
     "Step",
-    "archive_expired",
+    "archive_turned_off",
     "cleanable",
     "expired",
     "local_expired",

@@ -1,6 +1,6 @@
 """Whether the wall clock can be believed: retention is wall time, and a jump of the clock must not delete.
 
-Pure values again: whoever owns the clocks shows both readings to `ClockGuard.observe` before each round of
+Pure values again: the owner of the clocks passes both readings to `ClockGuard.observe` before each round of
 deletions (the more often the better) and keeps the guard it gets back. Two things follow:
 
 - **Pause.** When the wall clock ran ahead of the monotonic one by more than five minutes, deletion by
@@ -14,7 +14,7 @@ deletions (the more often the better) and keeps the guard it gets back. Two thin
   its deletion may come late by the sum of the jumps, never early.
 
 A machine that slept looks like a clock that ran ahead unless the monotonic clock counts sleep. Nothing
-survives the process: what a clock did while nobody watched cannot be known.
+survives the process: what a clock did between two processes is unknown.
 """
 
 from __future__ import annotations

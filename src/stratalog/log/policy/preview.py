@@ -55,7 +55,7 @@ def roll_step(topic: str, partition: int, active: SegmentFacts, why: str) -> Ste
 def expiry_steps(
     topic: str, partition: int, expiries: Iterable[Expiry], *, log_start_offset: int = 0
 ) -> list[Step]:
-    """Return the steps of `expired` and `archive_expired`: deletions, and copies that leave the archive.
+    """Return the steps of `expired` and `archive_turned_off`: deletions, and copies that leave the archive.
 
     Below ``log_start_offset`` nothing is readable, so nothing is lost.
     """

@@ -312,7 +312,6 @@ def to_archive(
     last_stable_offset: int,
     first_dirty_offset: int | None = None,
     now_ms: int,
-    by_time: bool = True,
 ) -> list[SegmentFacts]:
     """Return the segments to copy, oldest first, up to the first that has to wait.
 
@@ -326,9 +325,7 @@ def to_archive(
     if config.compact:
         limit = min(limit, first_dirty_offset if first_dirty_offset is not None else segments[0].base_offset)
     start = segments[0].base_offset
-    going = len(
-        expired(config, segments, now_ms, log_start_offset=start, high_watermark=limit, by_time=by_time)
-    )
+    going = len(expired(config, segments, now_ms, log_start_offset=start, high_watermark=limit))
     ready = takewhile(
         lambda pair: pair[1] <= limit and (pair[0].state in _AT_REST or pair[0].in_archive),
         with_upper(segments[going:]),
@@ -353,32 +350,13 @@ def local_expired(
     return oldest(may_go, rules)
 
 
-def archive_expired(
-    config: TopicConfig,
-    segments: Sequence[SegmentFacts],
-    now_ms: int,
-    *,
-    log_start_offset: int,
-    high_watermark: int,
-    by_time: bool = True,
-) -> list[Expiry]:
-    """Return the copies that must leave the archive: those of `expired` segments.
-
-    With ``remote.log.delete.on.disable`` and the archive turned off, every copy.
-    """
-    if config.remote_log_delete_on_disable and not config.remote_storage_enable:
-        detail = "remote.storage.enable is off and remote.log.delete.on.disable is on"
-        return [
-            Expiry(segment, "remote.log.delete.on.disable", detail, None)
-            for segment in segments
-            if segment.in_archive
-        ]
-    going = expired(
-        config,
-        segments,
-        now_ms,
-        log_start_offset=log_start_offset,
-        high_watermark=high_watermark,
-        by_time=by_time,
-    )
-    return [expiry for expiry in going if expiry.segment.in_archive]
+def archive_turned_off(config: TopicConfig, segments: Sequence[SegmentFacts]) -> list[Expiry]:
+    """Return every archived copy if the archive is off with ``remote.log.delete.on.disable``."""
+    if config.remote_storage_enable or not config.remote_log_delete_on_disable:
+        return []
+    detail = "remote.storage.enable is off and remote.log.delete.on.disable is on"
+    return [
+        Expiry(segment, "remote.log.delete.on.disable", detail, None)
+        for segment in segments
+        if segment.in_archive
+    ]

@@ -1,7 +1,7 @@
 """When the active segment ends and the next one begins: pure functions of config, facts and time.
 
 Kafka's rules (LogSegment.shouldRoll), and three of ours: ``segment.records``, ``segment.align.ms`` and the
-rolling of a segment that nobody writes to any more. Touches nothing; the writer asks before every append
+rolling of a segment that is no longer written to. Touches nothing; the writer asks before every append
 and the background thread now and then. An empty segment never rolls: the next one would have its name.
 
 Time, as Kafka sees it, is record time: ``segment.ms`` compares the incoming timestamp with that of the

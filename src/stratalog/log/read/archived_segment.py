@@ -14,7 +14,7 @@ from typing import Protocol
 from stratalog.format.identity import PartitionId
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import File
-from stratalog.log.context import LogContext
+from stratalog.log.context import PartitionLocation
 from stratalog.log.names import KEYINDEX, TXNINDEX
 from stratalog.log.segment.segment import Segment
 from stratalog.model import SegmentInfo, SegmentState
@@ -57,22 +57,14 @@ class ArchivedSegment(Segment):
 
     def __init__(
         self,
-        context: LogContext,
-        directory: str,
-        topic: str,
-        partition: int,
+        location: PartitionLocation,
         source: SegmentSource,
-        *,
-        next_offset: int | None = None,
     ) -> None:
         super().__init__(
-            context,
-            directory,
-            topic,
-            partition,
+            location,
             source.base_offset,
             size=source.size,
-            next_offset=source.next_offset if next_offset is None else next_offset,
+            next_offset=source.next_offset,
         )
         self.source = source
 

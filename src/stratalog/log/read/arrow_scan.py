@@ -244,7 +244,7 @@ class _Threads:
 def _work(jobs: SimpleQueue[_Job]) -> None:
     """Do jobs until one is None, which the other threads get too; hold no reference to the scan.
 
-    It counts no threads: an interrupt may leave one that runs and that nobody noted.
+    It counts no threads: an interrupt may leave one running that is not in the list.
     """
     while (job := jobs.get()) is not None:
         future, act = job
@@ -542,10 +542,7 @@ def _decode(
         columns=options.columns,
         topic=view.topic,
         partition=view.partition,
-        lo=piece.lo,
-        hi=piece.hi,
-        since=options.since,
-        until=options.until,
+        bounds=batches.Bounds(piece.lo, piece.hi, options.since, options.until),
         skip=aborted_rows(chunk.scan, aborted),
     )
 

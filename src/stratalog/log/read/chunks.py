@@ -200,7 +200,7 @@ def _chunks(
                 raise cut  # the seal's CRC of the last block cannot be checked
             blocks.check(data, position)
         if contiguous and expect is None and len(data) >= 8:
-            expect = int.from_bytes(data[0:8], "big", signed=True)
+            expect = batches.read_field(data, "baseOffset")
         more = limit - position - want if blocks is None and cut is None else 0
         scan = batches.scan(data, expect=expect, due=floor, more=more)
         if scan.n and scan.last_offset >= ceiling:

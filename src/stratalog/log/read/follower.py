@@ -28,7 +28,7 @@ from stratalog.format.seal import Seal
 from stratalog.format.tail import Tail
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import FileStat
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.names import LOCK, MAX_OFFSET, TAIL, segment_name
 from stratalog.log.read.reader import Isolation, or_gone, relisting, segment_index
 from stratalog.log.segment.directory_state import SegmentFiles, settled_view
@@ -61,10 +61,7 @@ class LiveSegment(Segment):
 
     def __init__(self, segment: Segment, *, ours: bool) -> None:
         super().__init__(
-            segment.context,
-            segment.directory,
-            segment.topic,
-            segment.partition,
+            segment.location,
             segment.base_offset,
             size=0,
             next_offset=segment.base_offset,
@@ -154,7 +151,7 @@ class _Unsynced:
         """The synced end by what lies outside the partition's directory."""
         self._ours = False
         self.end = 0
-        """The recovery point where no tail tells and nobody writes: a log that ends before it is damaged."""
+        """The recovery point, if there is no tail and no writer: a log that ends before it is damaged."""
 
     def look(self, directory: str, tail: Tail | None) -> None:
         """Read the synced end as the log directory knows it.
@@ -197,7 +194,7 @@ class _Unsynced:
                 return
 
     def _is_torn(self, segment: Segment, tail: Tail | None) -> bool:
-        """Return True if offsets are missing behind the segment that nobody knows to have been synced."""
+        """Return True if offsets are missing behind the segment that are not known to have been synced."""
         try:
             seal = segment.seal
             if not self._ours or (seal is not None and not seal.contiguous):
@@ -230,7 +227,7 @@ Cold = Callable[[], tuple[tuple[Segment, ...], int]]
 
 
 def nothing_cold() -> tuple[tuple[Segment, ...], int]:
-    """For a partition that has no archive."""
+    """Return no archived segments: the partition has no archive."""
     return (), 0
 
 
@@ -259,20 +256,15 @@ class PartitionFollower:
 
     def __init__(
         self,
-        context: LogContext,
-        directory: str,
-        topic: str,
-        partition: int,
+        location: PartitionLocation,
         *,
         topic_id: uuid.UUID | None = None,
         log_start: Callable[[], int] = lambda: 0,
         cold: Cold = nothing_cold,
         find_again: Callable[[], tuple[str, Cold] | None] = lambda: None,
     ) -> None:
-        self.context = context
-        self.directory = directory
-        self.topic = topic
-        self.partition = partition
+        self.location = location
+        self.context, self.directory, self.topic, self.partition = location
         self._log_start = log_start
         self._cold_of = cold
         self._find_again = find_again
@@ -280,8 +272,8 @@ class PartitionFollower:
         self._last = _Look()
         self._whole = False
         """False while a look is under way, and after one that was cut short: the next one begins anew."""
-        self._owner = PartitionId(NO_TOPIC_ID if topic_id is None else topic_id.bytes, partition)
-        self._unsynced = _Unsynced(context, topic, partition)
+        self._owner = PartitionId(NO_TOPIC_ID if topic_id is None else topic_id.bytes, self.partition)
+        self._unsynced = _Unsynced(self.context, self.topic, self.partition)
         self._producers: tuple[ProducerState, int] | None = None
         self._aborted: dict[int, list[AbortedTxn]] = {}
         self._aborted_from = 0
@@ -403,6 +395,7 @@ class PartitionFollower:
                 if found[0] == self.directory:
                     self._owner = owner  # it is this topic all the same: another broker wrote its id, or none
                 self.directory, self._cold_of = found
+                self.location = self.location._replace(directory=self.directory)
                 self._whole = False
         self._look()
 
@@ -497,10 +490,7 @@ class PartitionFollower:
     def segment_of(self, files: SegmentFiles) -> Segment:
         """Build a segment from the files of a listing, with their current names."""
         segment = Segment(
-            self.context,
-            self.directory,
-            self.topic,
-            self.partition,
+            self.location,
             files.base_offset,
             size=files.size,
             suffix=files.suffix,
@@ -571,7 +561,7 @@ class PartitionFollower:
         if self._producers is None:
             limit = self._unsynced.first_of(segments)
             self._producers = load_snapshot(
-                self.context, self.directory, self._last.snapshots, limit, expiration_ms=2**63 - 1
+                self.location, self._last.snapshots, limit, expiration_ms=2**63 - 1
             )
             first = segments[0].base_offset if segments else 0
             self._aborted_from = max(self._producers[1], first)

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from stratalog.errors import FormatError, InvalidArgumentError, OffsetOutOfRangeError
 from stratalog.format import checkpoints
+from stratalog.format.batch import Bounds
 from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext
 from stratalog.log.names import LEADER_EPOCH_CHECKPOINT
@@ -196,7 +197,8 @@ def _offset_for_time(view: LogView, timestamp: int, isolation: Isolation) -> Lis
         for found, chunk, limit in iter_chunks(view, begin, stop, full_size=FULL_CHUNK):
             skip = aborted_rows(chunk.scan, aborted)
             row = chunk.scan.find_offset(begin)
-            records = decode_rows(view, found, chunk, row, None, begin, limit, skip, since=timestamp)
+            bounds = Bounds(begin, limit, timestamp)
+            records = decode_rows(view, found, chunk, row, None, bounds, skip)
             if records:
                 return _listed(chunk, records[0])
     return None
@@ -236,7 +238,7 @@ def _newest_of(
 ) -> ListedOffset | None:
     """Return the newest record of a segment, looking only where the seal or the time index says it can be.
 
-    The newest one that they know may be a marker or out of sight, so older and older ones are asked for.
+    The newest entry may be a marker or out of range, so older entries are tried one by one.
     """
     for timestamp in _newest_first(segment):
         begin = start
@@ -272,11 +274,11 @@ def _newest_between(view: LogView, begin: int, stop: int, isolation: Isolation) 
     aborted = view.aborted(begin, stop) if isolation == "read_committed" else []
     for found, chunk, limit in iter_chunks(view, begin, stop, full_size=FULL_CHUNK):
         scan, skip = chunk.scan, aborted_rows(chunk.scan, aborted)
-        newest = [header.max_timestamp for header in scan]
+        newest, bounds = [header.max_timestamp for header in scan], Bounds(begin, limit)
         for row in sorted(range(scan.find_offset(begin), scan.n), key=lambda row: (-newest[row], row)):
             if best is not None and newest[row] <= best.timestamp:
                 break
-            for record in decode_rows(view, found, chunk, row, row + 1, begin, limit, skip):
+            for record in decode_rows(view, found, chunk, row, row + 1, bounds, skip):
                 if best is None or (record.timestamp or 0) > best.timestamp:
                     best = _listed(chunk, record)
     return best

@@ -89,9 +89,8 @@ def records_at(
                     break
                 last_row, at = found, at + 1
             wanted = offsets[first:at]
-            for record in decode_rows(
-                view, segment, chunk, row, last_row + 1, wanted[0], wanted[-1] + 1, skip
-            ):
+            bounds = batches.Bounds(wanted[0], wanted[-1] + 1)
+            for record in decode_rows(view, segment, chunk, row, last_row + 1, bounds, skip):
                 assert record.offset is not None
                 place = bisect_left(wanted, record.offset)
                 if place < len(wanted) and wanted[place] == record.offset:
@@ -109,7 +108,7 @@ def _decode(
     view: LogView, segment: Segment, chunk: Chunk, offset: int, skip: frozenset[int] | None
 ) -> Record | None:
     row = chunk.scan.find_offset(offset)
-    records = decode_rows(view, segment, chunk, row, row + 1, offset, offset + 1, skip)
+    records = decode_rows(view, segment, chunk, row, row + 1, batches.Bounds(offset, offset + 1), skip)
     return records[0] if records else None
 
 

@@ -1,6 +1,6 @@
 """Reading one partition by offset, across segments, whatever happens to the files meanwhile.
 
-A reader works on a `LogView`: the writer in this process, or a directory that somebody else writes.
+A reader works on a `LogView`: the writer in this process, or a directory that another process writes.
 Offsets are the only position a reader keeps. When a file it was about to open is gone (cleaned,
 archived, swapped) it asks the view for a fresh list of segments and goes on from its offset, so
 compaction never disturbs it. When the log start passes its position, because records were deleted, it
@@ -370,7 +370,7 @@ batches that are compressed far do not fill the memory."""
 def _decode(
     view: LogView, segment: Segment, chunk: Chunk, lo: int, hi: int, aborted: list[AbortedTxn]
 ) -> Iterator[Record]:
-    scan = chunk.scan
+    scan, bounds = chunk.scan, batches.Bounds(lo, hi)
     skip = aborted_rows(scan, aborted)
     row = scan.find_offset(lo)
     while row < scan.n:
@@ -383,7 +383,7 @@ def _decode(
             last = max(last, scan.find_position(first.position + at_once))
         else:
             last = scan.n
-        yield from decode_rows(view, segment, chunk, row, last, lo, hi, skip)
+        yield from decode_rows(view, segment, chunk, row, last, bounds, skip)
         row = last
 
 
@@ -393,12 +393,10 @@ def decode_rows(
     chunk: Chunk,
     first_row: int,
     end_row: int | None,
-    lo: int,
-    hi: int,
+    bounds: batches.Bounds,
     skip: frozenset[int] | None,
-    since: int | None = None,
 ) -> list[Record]:
-    """Decode batches of a chunk into the records with offsets in [lo, hi)."""
+    """Decode batches of a chunk into the records that lie within ``bounds``."""
     try:
         return batches.decode_records(
             chunk.data,
@@ -407,9 +405,7 @@ def decode_rows(
             end_row,
             topic=view.topic,
             partition=view.partition,
-            lo=lo,
-            hi=hi,
-            since=since,
+            bounds=bounds,
             skip=skip,
         )
     except CorruptionError as error:

@@ -33,7 +33,7 @@ from typing import NamedTuple, Protocol
 from stratalog.errors import CorruptionError, StorageError
 from stratalog.fs import FileStat, FileSystem
 from stratalog.log import names
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.names import SWAP, FileName, Kind, file_name, parse_file, segment_name
 from stratalog.log.segment.segment import Segment, scan_file
 from stratalog.model import SegmentInfo, SegmentState
@@ -430,7 +430,8 @@ def swap_end(context: LogContext, directory: str, base_offset: int) -> int:
     Raise CorruptionError if any byte of it is damaged: then it must not replace anything.
     """
     path = f"{directory}/{segment_name(base_offset)}.log{SWAP}"
-    segment = Segment(context, directory, "", 0, base_offset, size=context.fs.stat(path).size, suffix=SWAP)
+    location = PartitionLocation(context, directory, "", 0)
+    segment = Segment(location, base_offset, size=context.fs.stat(path).size, suffix=SWAP)
     end, position = base_offset, 0
     with segment.open_log() as file:
         for at, _, scan in scan_file(file, 0, segment.size, check_crc=True):

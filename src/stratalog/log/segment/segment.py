@@ -28,7 +28,7 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.format.txn_index import parse as parse_txn_index
 from stratalog.fs import File, FileSystem
 from stratalog.fs.contract import READ_FILE_LIMIT_BYTES
-from stratalog.log.context import LogContext
+from stratalog.log.context import PartitionLocation
 from stratalog.log.names import MAX_OFFSET, PARTITION_METADATA, SWAP, segment_name
 from stratalog.log.segment.sidecars import Sidecars
 from stratalog.model import SegmentInfo, SegmentState
@@ -119,6 +119,7 @@ class Segment:
         "context",
         "deleted",
         "directory",
+        "location",
         "next_offset",
         "partition",
         "serial",
@@ -133,20 +134,15 @@ class Segment:
 
     def __init__(
         self,
-        context: LogContext,
-        directory: str,
-        topic: str,
-        partition: int,
+        location: PartitionLocation,
         base_offset: int,
         *,
         size: int,
         next_offset: int | None = None,
         suffix: str = "",
     ) -> None:
-        self.context = context
-        self.directory = directory
-        self.topic = topic
-        self.partition = partition
+        self.location = location
+        self.context, self.directory, self.topic, self.partition = location
         self.base_offset = base_offset
         self._name = segment_name(base_offset)
         self.suffix = suffix

@@ -28,7 +28,7 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.fs import File
 from stratalog.kernel import Ledger
 from stratalog.log.check.resync import scan_past_damage
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.policy.roll import (
     OFFSET_INDEX_ENTRY_BYTES,
     TIME_INDEX_ENTRY_BYTES,
@@ -76,20 +76,17 @@ class ActiveSegment(Segment):
 
     def __init__(
         self,
-        context: LogContext,
-        directory: str,
-        topic: str,
-        partition: int,
+        location: PartitionLocation,
         base_offset: int,
         config: TopicConfig,
     ) -> None:
         self.ledger = Ledger(base_offset, 0, base_offset)
         """Where the segment ends and what is due next: the numbers every append touches."""
-        super().__init__(context, directory, topic, partition, base_offset, size=0, next_offset=base_offset)
+        super().__init__(location, base_offset, size=0, next_offset=base_offset)
         self.ledger.room_until = RESERVE_FROM_BYTES
         self._reserved = False
-        self.created_ms = context.clock.now_ms()
-        self.jitter_ms = jitter_ms(config, topic, partition, base_offset)
+        self.created_ms = self.context.clock.now_ms()
+        self.jitter_ms = jitter_ms(config, self.topic, self.partition, base_offset)
         self.first_timestamp: int | None = None
         self.gaps = False
         """Offsets may be missing between batches: another broker wrote them, or nothing tells."""
@@ -297,8 +294,7 @@ class ActiveSegment(Segment):
     def sealed(self) -> Segment:
         """Return the same segment as a sealed one."""
         self.context.cache.forget(self.serial)  # what recovery read of it is out of date
-        where = (self.context, self.directory, self.topic, self.partition, self.base_offset)
-        return Segment(*where, size=self.size, next_offset=self.next_offset)
+        return Segment(self.location, self.base_offset, size=self.size, next_offset=self.next_offset)
 
 
 class Activation:
@@ -318,13 +314,12 @@ class Activation:
     ) -> None:
         self._owner = owner
         self._seal: tuple[int, Seal | None] = -1, None
-        """The seal on disk that was asked for last, and the size it covers."""
+        """The seal on disk that was read last, and the size it covers."""
         self._context = context
         self._config = config
         self._segment = segment
         self.saw_producers = False
-        where = (segment.directory, segment.topic, segment.partition, segment.base_offset)
-        self.active = ActiveSegment(context, *where, config)
+        self.active = ActiveSegment(segment.location, segment.base_offset, config)
         if trusted is not None and trusted.position > 0:
             self._begin(trusted)
 

@@ -55,7 +55,7 @@ class Encoding(NamedTuple):
             codecs.NAMES["lz4"]: config.compression_lz4_level,
             codecs.NAMES["zstd"]: config.compression_zstd_level,
         }
-        return cls(batches.batch_attributes(0, kind, False), codec, levels.get(codec))
+        return cls(batches.batch_attributes(kind, False), codec, levels.get(codec))
 
 
 class Admission:
@@ -248,7 +248,7 @@ def _encode_and_write(
     if source is not None:
         producer_id, producer_epoch = source.producer_id, source.epoch
         if source.transactional:
-            attributes |= batches.batch_attributes(0, CREATE_TIME, True)
+            attributes |= batches.batch_attributes(CREATE_TIME, True)
         else:
             done = sequenced.already(writer, source, total)
     first = offset = writer.active.ledger.next_offset

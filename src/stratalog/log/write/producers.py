@@ -34,7 +34,7 @@ from stratalog.format.producer_snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.kernel import AppendInfo, Producer
 from stratalog.log.check.resync import scan_past_damage
-from stratalog.log.context import LogContext
+from stratalog.log.context import PartitionLocation
 from stratalog.log.names import segment_name
 from stratalog.log.segment.segment import Segment
 
@@ -128,9 +128,9 @@ def increment_sequence(sequence: int, increment: int) -> int:
 class ProducerState:
     """The producers of one partition."""
 
-    def __init__(self, expiration_ms: int = 86_400_000, log_start_offset: int = 0) -> None:
+    def __init__(self, expiration_ms: int = 86_400_000) -> None:
         self._expiration_ms = expiration_ms
-        self._log_start_offset = log_start_offset
+        self._log_start_offset = 0
         self._producers: dict[int, Producer] = {}
         self._open: dict[int, int] = {}  # first offset of a transaction -> producer id
         self._decided: dict[int, int] = {}  # first offset -> marker the high watermark has yet to pass
@@ -314,11 +314,9 @@ class ProducerState:
         return entries
 
     @classmethod
-    def from_entries(
-        cls, entries: Iterable[ProducerEntry], expiration_ms: int = 86_400_000, log_start_offset: int = 0
-    ) -> ProducerState:
+    def from_entries(cls, entries: Iterable[ProducerEntry], expiration_ms: int = 86_400_000) -> ProducerState:
         """Build the state from a ``.snapshot``. Kafka drops expired producers here: call `expire` next."""
-        state = cls(expiration_ms, log_start_offset)
+        state = cls(expiration_ms)
         for entry in entries:
             producer = state._producer(entry.producer_id)
             producer.epoch = entry.producer_epoch
@@ -428,13 +426,14 @@ NO_LISTS: Mapping[int, list[AbortedTxn]] = {}
 
 
 def load_snapshot(
-    context: LogContext, directory: str, offsets: Iterable[int], end: int, expiration_ms: int
+    location: PartitionLocation, offsets: Iterable[int], end: int, expiration_ms: int
 ) -> tuple[ProducerState, int]:
     """Load the newest valid snapshot at or below ``end``; return its state and its offset."""
+    context = location.context
     for offset in sorted(offsets, reverse=True):
         if offset > end:
             continue
-        path = f"{directory}/{segment_name(offset)}.snapshot"
+        path = f"{location.directory}/{segment_name(offset)}.snapshot"
         try:
             entries = producer_snapshot.parse(context.fs.read_file(path))
         except FileNotFoundError:
@@ -449,8 +448,7 @@ def load_snapshot(
 
 
 def replay_producers(
-    context: LogContext,
-    directory: str,
+    location: PartitionLocation,
     segments: Sequence[Segment],
     snapshots: Iterable[int],
     end: int,
@@ -464,10 +462,10 @@ def replay_producers(
 
     ``trusted_offset`` is set when no batch below it has a producer id. ``aborted`` is filled, by base offset
     of the segment, with the aborted transactions of the replayed part; no snapshot past ``snapshot_limit`` is
-    used, so that this part covers the segments asked for.
+    used, so that this part covers these segments.
     """
-    state, at = load_snapshot(context, directory, snapshots, snapshot_limit, expiration_ms)
-    if state.may_repeat(context.clock.now_ms()):
+    state, at = load_snapshot(location, snapshots, snapshot_limit, expiration_ms)
+    if state.may_repeat(location.context.clock.now_ms()):
         state.recall(headers_before(segments, at))
     start = at if trusted_offset is None or len(state) else max(at, min(trusted_offset, end))
     if start < end:

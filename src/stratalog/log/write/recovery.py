@@ -34,7 +34,7 @@ from stratalog.log import names
 from stratalog.log.check.damage import reason_of
 from stratalog.log.check.orphans import checkpointed_start
 from stratalog.log.check.resync import resume, scan_past_damage
-from stratalog.log.context import LogContext
+from stratalog.log.context import PartitionLocation
 from stratalog.log.read.chunks import meet
 from stratalog.log.read.gaps import in_cleaner_checkpoint
 from stratalog.log.read.list_offsets import read_epochs
@@ -92,31 +92,26 @@ class OpenAs:
 
 
 def open_partition(
-    context: LogContext, directory: str, topic: str, partition: int, config: TopicConfig, how: OpenAs
+    location: PartitionLocation, config: TopicConfig, how: OpenAs
 ) -> tuple[WriterState, RecoveryReport]:
     """Settle the directory; return what the writer needs, and a report. Raises what the filesystem raises."""
-    return _Recovery(context, directory, topic, partition, config, how).run()
+    return _Recovery(location, config, how).run()
 
 
 class _Recovery:
     def __init__(
         self,
-        context: LogContext,
-        directory: str,
-        topic: str,
-        partition: int,
+        location: PartitionLocation,
         config: TopicConfig,
         how: OpenAs,
     ) -> None:
-        self.context = context
-        self.fs = context.fs
-        self.directory = directory
-        self.topic = topic
-        self.partition = partition
+        self.location = location
+        self.context, self.directory, self.topic, self.partition = location
+        self.fs = self.context.fs
         self.config = config
         self.how = how
-        self.report = RecoveryReport(directory)
-        self.owner = owner_of(context.fs, directory, partition)
+        self.report = RecoveryReport(self.directory)
+        self.owner = owner_of(self.fs, self.directory, self.partition)
         self.saw_producers = False
         self.aborted_known = True
         self.synced_offset = 0
@@ -149,8 +144,7 @@ class _Recovery:
             self._remove_torn_snapshots(view.snapshots, trusted.base_offset)
         known_free = tail is not None and not tail.producers and not self.saw_producers
         producers = replay_producers(
-            self.context,
-            self.directory,
+            self.location,
             [*(segment for segment in segments if not segment.is_active), active],
             view.snapshots,
             end.offset,
@@ -238,7 +232,7 @@ class _Recovery:
         """Remove the sidecars that a deletion or a power cut left without a log; others tell of a loss."""
         if not view.orphans:
             return
-        # Not what this open was told: a log start that only follows the first segment explains nothing.
+        # Not the start in `how`: one that only follows the first segment explains nothing.
         start = checkpointed_start(self.fs, self.directory, self.topic, self.partition)
         start = max(start, self.how.local_start_offset)
         bases = sorted((*view.orphans, *(files.base_offset for files in view.segments)))
@@ -252,8 +246,7 @@ class _Recovery:
                 self._damage(f"{names.file_name(base, names.LOG)} is missing, but its indexes exist")
 
     def _segments(self, view: DirectoryView) -> list[Segment]:
-        where = (self.context, self.directory, self.topic, self.partition)
-        found = [Segment(*where, files.base_offset, size=files.size) for files in view.segments]
+        found = [Segment(self.location, files.base_offset, size=files.size) for files in view.segments]
         for segment, following in pairwise(found):
             segment.next_offset = following.base_offset
         return self._without_deleted(found)
@@ -288,7 +281,7 @@ class _Recovery:
             return None
 
     def _create(self, base_offset: int) -> Segment:
-        segment = Segment(self.context, self.directory, self.topic, self.partition, base_offset, size=0)
+        segment = Segment(self.location, base_offset, size=0)
         self.fs.open(segment.path(), "x").close()
         self.fs.sync_dir(self.directory)
         return segment

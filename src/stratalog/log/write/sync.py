@@ -86,7 +86,7 @@ class Syncer:
         self.end = end
 
     def sealed(self, segment: Segment) -> None:
-        """A segment was sealed, and another file created: the next round covers both. Under the lock."""
+        """Include a sealed segment and its successor's file in the next round. Under the lock."""
         self._created += 1
         self._unsynced = (*self._unsynced, segment)
 
@@ -96,7 +96,7 @@ class Syncer:
         self._dropped.update(segment.base_offset for segment in segments)
 
     def reloaded(self, unsynced: Sequence[Segment]) -> None:
-        """The log was read again from disk: these sealed segments may not be durable. Under the lock."""
+        """Take over sealed segments, perhaps not durable, of a log that was reloaded. Under the lock."""
         self._created += 1
         self._unsynced = tuple(unsynced)
 

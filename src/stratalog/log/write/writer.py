@@ -48,7 +48,7 @@ from stratalog.format import producer_snapshot
 from stratalog.format import tail as tails
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.kernel import Appender, AppendInfo
-from stratalog.log.context import LogContext
+from stratalog.log.context import PartitionLocation
 from stratalog.log.names import MAX_OFFSET, segment_name
 from stratalog.log.policy.roll import roll_due_idle, should_roll
 from stratalog.log.read.reader import Isolation
@@ -77,10 +77,7 @@ class PartitionWriter:
 
     def __init__(
         self,
-        context: LogContext,
-        directory: str,
-        topic: str,
-        partition: int,
+        location: PartitionLocation,
         config: TopicConfig,
         state: WriterState,
         *,
@@ -88,10 +85,8 @@ class PartitionWriter:
         before_first_write: Callable[[], None] | None = None,
         on_roll: Callable[[], None] | None = None,
     ) -> None:
-        self.context = context
-        self.directory = directory
-        self.topic = topic
-        self.partition = partition
+        self.location = location
+        self.context, self.directory, self.topic, self.partition = location
         self.config = config
         self.lock = locks.rlock("partition")
         self.maintenance = locks.rlock("partition.maintenance")
@@ -100,6 +95,7 @@ class PartitionWriter:
         self.rolls_idle = True
         """False for a log without a policy: time alone must not change it."""
         self._how = how or OpenAs()
+        context = self.context
         self._now_ms = context.clock.now_ms
         self._before_first_write = before_first_write
         self.on_roll = on_roll
@@ -116,14 +112,14 @@ class PartitionWriter:
         self._written = state.recovered
         self._requested = 0  # everything below this offset is covered by a round that has begun
         self._last_flush_s = self._last_expiry_s = context.clock.monotonic_s()
-        self._tail = TailFile(context, directory, partition, state.tail)
+        self._tail = TailFile(context, self.directory, self.partition, state.tail)
         self.active = state.active
         self.segment_list = SegmentList(
             (*state.sealed, state.active), state.log_start_offset, self._how.log_start_offset
         )
         self.syncer = Syncer(
             context,
-            directory,
+            self.directory,
             self.lock,
             state.synced,
             written=self._written_end,
@@ -135,7 +131,7 @@ class PartitionWriter:
         self.acks_wait = config.flush_messages == 1
         self.ends = LogEnd(state.synced.offset if self.acks_wait else state.active.next_offset, self._end_now)
         """Waiters for the high watermark, the last stable offset and the synced end."""
-        self._appender = Appender(self, self.lock, self._now_ms, self.ends, Appended, partition)
+        self._appender = Appender(self, self.lock, self._now_ms, self.ends, Appended, self.partition)
         """``ready`` when an append may go ahead: the log is usable, and a first write is prepared."""
         self.append_simple = self._appender.append_simple
         """Append one record where `append_one` would do nothing but write it; else return None."""
@@ -146,7 +142,7 @@ class PartitionWriter:
         if self.next_offset > HIGHEST_START:
             self._refuse(
                 ReadOnlyError(
-                    f"{directory} cannot be written: its next offset is {self.next_offset}, too close to"
+                    f"{self.directory} cannot be written: its next offset is {self.next_offset}, too close to"
                     f" the largest one, {MAX_OFFSET}; a wrong log start offset or segment name may be the"
                     f" reason, otherwise copy the records to a new topic"
                 )
@@ -260,8 +256,7 @@ class PartitionWriter:
             for segment in self.segment_list.local:
                 segment.forget()
             try:
-                where = (self.context, self.directory, self.topic, self.partition)
-                state, _ = open_partition(*where, self.config, how)
+                state, _ = open_partition(self.location, self.config, how)
             except (StratalogError, OSError) as error:
                 raise ReadOnlyError(
                     f"{self.directory} cannot be written: an operation was cut short, and reading the log"
@@ -271,7 +266,7 @@ class PartitionWriter:
                 self._install(state)
 
     def _install(self, state: WriterState) -> None:
-        """Continue with what recovery found. The marks that asked for it are cleared last."""
+        """Continue with what recovery found. The in-doubt marks are cleared last."""
         self._written = True
         self.producers = state.producers
         self.syncer.reloaded(state.unsynced)
@@ -655,8 +650,7 @@ class PartitionWriter:
 
     def next_segment(self, base_offset: int) -> ActiveSegment:
         """Return a new, empty segment in memory; its file is not created here."""
-        where = (self.context, self.directory, self.topic, self.partition)
-        new = ActiveSegment(*where, base_offset, self.config)
+        new = ActiveSegment(self.location, base_offset, self.config)
         new.arm(self.config)
         return new
 
@@ -687,7 +681,7 @@ class PartitionWriter:
     def durable(self, end: int) -> Completion:
         """Return a completion that is done when every offset below ``end`` is on disk.
 
-        Returns at once: the store's sync threads do the work, and what is asked for meanwhile shares it.
+        Returns at once: the store's sync threads do the work, and requests made meanwhile share it.
         """
         completion = self.ends.when("synced", end)
         if not completion.done:

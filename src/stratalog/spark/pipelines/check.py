@@ -110,7 +110,7 @@ _EXPECTED: Mapping[Callable[[Any], object], str] = {
 
 
 def _limit(parse: Callable[[Any], object]) -> Any:
-    """A field of `Limits`, by default no limit, and how it is parsed."""
+    """Return a field of `Limits`, by default no limit, with its parser."""
     return field(default=None, metadata={"parse": parse})
 
 
@@ -541,7 +541,7 @@ def _held(
 
 
 def _reads(limits: Limits, windowed: bool) -> bool:
-    """True if the records of a topic are read, not only its headers."""
+    """Return True if the records of a topic are read, not only its headers."""
     return limits.reads_records or (windowed and limits.counts_records)
 
 

@@ -383,7 +383,7 @@ def with_topic(rows: pa.RecordBatch, topic: str) -> pa.RecordBatch:
 
 SLACK_MS = 10 * 60_000
 """A commit may come this long after its rows were checked: those nearly too old are too old."""
-RECORD_ROOM = 61 + 40
+RECORD_ROOM = batches.HEADER_SIZE + 40
 """The most that a batch of one record takes beside its key, value and headers."""
 HEADER_ROOM = 10
 REASON, WHERE, RAW, START = "reason", "where", "raw", "start"
@@ -489,7 +489,10 @@ class Admit:
     def _refused(self, row: pa.RecordBatch) -> str | None:
         try:
             batches.encode_arrow(
-                row, base_offset=0, leader_epoch=-1, now_ms=0, max_bytes=self.rules.max_batch_bytes
+                row,
+                options=batches.BatchOptions(
+                    base_offset=0, leader_epoch=-1, now_ms=0, max_bytes=self.rules.max_batch_bytes
+                ),
             )
         except RecordTooLargeError:
             return (

@@ -101,7 +101,7 @@ def moment_ms(given: Moment, name: str, now_ms: int) -> int | None:
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """True if the session is one of Spark Connect, which has no RDDs and no status tracker here."""
+    """Return True for a session of Spark Connect, which has no RDDs and no status tracker here."""
     return getattr(spark, "_jsparkSession", None) is None
 
 
@@ -288,7 +288,7 @@ def ours(error: BaseException) -> StratalogError | None:
 
 
 def is_unknown(error: BaseException) -> bool:
-    """True if Spark raised it and nothing of ours is behind it: then Spark's own log may say why."""
+    """Return True if Spark raised the error by itself: then Spark's own log may give the reason."""
     return _is_sparks(error) and not _OURS.search(str(error))
 
 

@@ -48,7 +48,7 @@ from stratalog.spark.pipelines.executors import (
     where_of,
 )
 from stratalog.spark.pipelines.lake.files import (
-    Target,
+    FileTarget,
     WrittenFile,
     by_day,
     date_files,
@@ -252,7 +252,7 @@ def _check_outside(output: str, paths: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the caller asked for. Picklable."""
+    """The caller's options. Picklable."""
 
     where: Where
     topics: tuple[str, ...] = ()
@@ -613,7 +613,7 @@ class Exporting:
     """The work of every task of a run; travels to the executors."""
 
     wanted: Wanted
-    target: Target
+    target: FileTarget
     run: str
     columns: tuple[str, ...]
     payloads: Mapping[str, Payload]
@@ -672,7 +672,7 @@ class Exporting:
 class LetterFile:
     """The records of one attempt that could not be decoded, in a file of their own."""
 
-    def __init__(self, target: Target, name: str) -> None:
+    def __init__(self, target: FileTarget, name: str) -> None:
         self._target = target
         self._name = name
         self._sink: Any = None
@@ -709,7 +709,7 @@ class LetterFile:
 class ReadingLetters:
     """Files of dead letters as rows, on the executors."""
 
-    target: Target
+    target: FileTarget
     files: tuple[str, ...]
 
     def __call__(self, number: int) -> Iterator[tuple[object, ...]]:

@@ -166,7 +166,7 @@ class Input:
             .schema(StructType([*schema.fields, StructField(BAD, StringType())]))
             .option("mode", "PERMISSIVE")
             .option("columnNameOfCorruptRecord", BAD)
-            .option("columnPruning", "false")  # else a line is only read as far as columns are asked for
+            .option("columnPruning", "false")  # else a line is only parsed up to the last selected column
             .option("enforceSchema", "false")  # columns in another order are an error, not other columns
             .csv(paths)
         )

@@ -159,7 +159,7 @@ def read(spark: SparkSession, output: str) -> DataFrame:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the caller asked for. Picklable."""
+    """The caller's options. Picklable."""
 
     where: Where
     topic: str
@@ -293,7 +293,7 @@ def _look(view: LogView, isolation: Isolation, upto: int | None) -> Looked:
 
 
 def _may_be_cleaned(segment: Segment) -> bool:
-    """True if compaction may have rewritten it; a segment without a seal does not tell."""
+    """Return True if compaction may have rewritten the segment; without a seal that is unknown."""
     if isinstance(segment, ArchivedSegment):
         return segment.source.cleaned
     try:
@@ -385,7 +385,7 @@ class _Run:
         return ""
 
     def _due(self, ends: Mapping[int, int]) -> bool:
-        """True if there is something to do; also to note that there was nothing, before it is too late."""
+        """Return True if there is work, also if only an empty result must be recorded in time."""
         stale_ms = self.now.now_ms - self.now.delete_retention_ms // 4
         return any(
             ends.get(number) != looked.end or (looked.whole and self._read_ms(looked) < stale_ms)
@@ -708,8 +708,8 @@ class _Reducing:
             if last < scan.n and (header := scan.header(last)).base_offset < hi:
                 # The batch that holds the end: some of its records count.
                 rows = batches.decode_records(
-                    chunk.data, scan, last, last + 1, topic="", partition=0, lo=lo, hi=hi,
-                    skip=aborted_rows(scan, aborted),
+                    chunk.data, scan, last, last + 1, topic="", partition=0,
+                    bounds=batches.Bounds(lo, hi), skip=aborted_rows(scan, aborted),
                 )  # fmt: skip
                 if not all(keys.add(each.key, each.offset or 0) for each in rows if each.key is not None):
                     return self._covered(max(header.base_offset, lo), start)
@@ -780,8 +780,7 @@ class _Reducing:
                 columns=self._wanted.columns,
                 topic=self._wanted.topic,
                 partition=self._part.partition,
-                lo=lo,
-                hi=hi,
+                bounds=batches.Bounds(lo, hi),
             )
 
 

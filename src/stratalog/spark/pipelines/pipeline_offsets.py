@@ -151,7 +151,7 @@ class PipelineOffsets:
             time.sleep(POLL_S)
 
     def is_mine(self, state: State, batch: int, done: str | None = None) -> bool:
-        """True if this run made the commit of this number, told by one thing it did, if any."""
+        """Return True if this run made the commit of this number, judged by one of its entries, if any."""
         known = state.done.get(done, {}) if done is not None else state.last
         return known.get("batch") == batch and known.get("run") == self.run
 

@@ -105,7 +105,7 @@ def _result(
 
 
 def _facts(pair: Pair, damage: Damage) -> dict[str, object]:
-    """A damaged range, as `stratalog verify --json` has it."""
+    """Return a damaged range as `stratalog verify --json` prints it."""
     return {
         "topic": pair[0],
         "partition": pair[1],

@@ -162,7 +162,7 @@ def _no_constant(text: str) -> NoReturn:
 
 
 def listen(directory: str) -> tuple[socket.socket, str]:
-    """A listening socket in the log directory, or in the temporary directory when its path is too long.
+    """Listen in the log directory, or in the temporary directory if its path is too long.
 
     The caller must hold the lock of the directory. Sockets that an earlier holder left are removed.
     """
@@ -190,7 +190,7 @@ def listen(directory: str) -> tuple[socket.socket, str]:
 
 
 def _temporary_directory(directory: str) -> str:
-    """A new place for the socket of a log directory, named after it; those of dead holders are removed."""
+    """Make a new directory for the socket, named after the log directory; remove those of dead holders."""
     prefix = f"stratalog-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]}-"
     where = tempfile.gettempdir()
     if len(os.fsencode(where)) + len(prefix) + len(TEMPORARY_NAME) + 10 > LONGEST_ADDRESS:
@@ -203,7 +203,7 @@ def _temporary_directory(directory: str) -> str:
 
 
 def _is_ours(entry: os.DirEntry[str]) -> bool:
-    """Anybody may put things into the temporary directory."""
+    """Return True for a directory of this user: all users share the temporary directory."""
     found = entry.stat(follow_symlinks=False)
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 

@@ -77,7 +77,9 @@ class ControlServer:
         self._connections: dict[_Connection, threading.Thread] = {}
         self._lock = locks.lock("control")
         """Protects ``_connections``. No other lock is taken under it, and nothing is sent or received."""
-        self._wake, self._awaited = socket.socketpair()  # shutting a listening socket down wakes nobody
+        self._wake, self._awaited = (
+            socket.socketpair()
+        )  # shutdown of a listening socket does not wake its thread
         self._thread = threading.Thread(target=self._accept_all, name="stratalog-control", daemon=True)
 
     def start(self) -> None:
@@ -113,7 +115,7 @@ class ControlServer:
             return Frame({"result": self._run(*asked)})
         except StratalogError as error:
             return Frame(error_to_header(error))
-        except Exception as error:  # noqa: BLE001 - the client must be told, and the thread serve on
+        except Exception as error:  # noqa: BLE001 - the client gets the error, and the thread goes on
             logger.exception("control command failed")
             return Frame(error_to_header(error))
 
@@ -202,7 +204,7 @@ class _Connection:
 
     def __init__(self, server: ControlServer, accepted: socket.socket) -> None:
         self.idle_since: float | None = time.monotonic()
-        """The time since when the client has asked for nothing; None while a frame arrives or runs."""
+        """Since when the client is idle; None while a frame arrives or runs."""
         self._server = server
         self._socket = accepted
         self._reserved_bytes = 0

@@ -18,7 +18,7 @@ from stratalog.format.metadata import CLEAN_SHUTDOWN, META_PROPERTIES
 from stratalog.fs import FileSystem, HandleCache, RealFileSystem
 from stratalog.log.check.damage import Damage, derived_damage, reason_of
 from stratalog.log.check.headers import HeaderFacts, inspect_partition
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.names import (
     LOCK,
     MARKS,
@@ -223,8 +223,8 @@ class _Root:
     def follower(self, context: LogContext, name: str, parsed: PartitionDir) -> PartitionFollower:
         """Return a view of one partition."""
         start = self.offsets[checkpoints.LOG_START].get((parsed.topic, parsed.partition), 0)
-        directory = f"{self.facts.path}/{name}"
-        return PartitionFollower(context, directory, parsed.topic, parsed.partition, log_start=lambda: start)
+        location = PartitionLocation(context, f"{self.facts.path}/{name}", parsed.topic, parsed.partition)
+        return PartitionFollower(location, log_start=lambda: start)
 
     def look(
         self,

@@ -22,7 +22,7 @@ from stratalog.format import tail as tails
 from stratalog.format.identity import PartitionId
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log import names
-from stratalog.log.context import LogContext
+from stratalog.log.context import PartitionLocation
 from stratalog.log.names import Kind, file_name
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.segment.segment import Segment
@@ -79,9 +79,9 @@ class PartitionCopy(Report):
     linked_bytes: int = 0
     copied_bytes: int = 0
     cut_timestamp: int | None = None
-    """If a moment was asked for: the time of the first record that did not exist then."""
+    """With a time as the cut: the time of the first record that did not exist then."""
     late_from_offset: int | None = None
-    """The first offset behind the cut that is stamped at or before the moment asked for: appended after
+    """The first offset behind the cut that is stamped at or before that time: appended after
     something newer, it is not part of the copy. None if there is none."""
     oldest_timestamp: int | None = None
     """The newest record of the oldest segment, which ``retention.ms`` is compared with; None without one."""
@@ -110,25 +110,20 @@ class PartitionBuilder:
 
     def __init__(
         self,
-        context: LogContext,
-        directory: str,
-        topic: str,
-        partition: int,
+        location: PartitionLocation,
         config: TopicConfig,
         meter: Meter,
         topic_id: uuid.UUID,
     ) -> None:
-        self.context = context
-        self.directory = directory
-        self.topic = topic
-        self.partition = partition
+        self.location = location
+        self.context, self.directory, self.topic, self.partition = location
         self.meter = meter
         self.segments: list[Segment] = []
-        self._fs = context.fs
+        self._fs = self.context.fs
         self._config = config
         self._topic_id = topic_id
-        self._owner = PartitionId(topic_id.bytes, partition)
-        self._fs.make_dir(directory)
+        self._owner = PartitionId(topic_id.bytes, self.partition)
+        self._fs.make_dir(self.directory)
         self._begin()
 
     def _begin(self) -> None:
@@ -260,15 +255,7 @@ class PartitionBuilder:
             self._last = last
 
     def _add(self, base_offset: int, size: int, next_offset: int) -> Segment:
-        segment = Segment(
-            self.context,
-            self.directory,
-            self.topic,
-            self.partition,
-            base_offset,
-            size=size,
-            next_offset=next_offset,
-        )
+        segment = Segment(self.location, base_offset, size=size, next_offset=next_offset)
         self.segments.append(segment)
         return segment
 
@@ -333,7 +320,7 @@ class PartitionBuilder:
         limit = end
         if last is not None and not last.aborted_known:
             replayed, limit = {last.segment.base_offset: last.sidecars.aborted}, last.segment.base_offset
-        state, at = load_snapshot(self.context, self.directory, self._snapshots, limit, FOR_EVER_MS)
+        state, at = load_snapshot(self.location, self._snapshots, limit, FOR_EVER_MS)
         replay(state, self.segments, at, end, replayed)
         if last is not None:
             self._seal(last, end)

@@ -26,7 +26,7 @@ from stratalog.errors import InvalidArgumentError, StoreLockedError
 from stratalog.format.metadata import id_to_text, new_id
 from stratalog.format.settings import Settings, TopicSettings
 from stratalog.fs import FileSystem, Lock
-from stratalog.log.context import Clock, LogContext
+from stratalog.log.context import Clock, LogContext, PartitionLocation
 from stratalog.log.names import LOCK, partition_dir
 from stratalog.log.read.reader import out_of_range
 from stratalog.log.write import produce
@@ -207,9 +207,8 @@ class _Building:
     def builder(self, part: Part, directory: str) -> PartitionBuilder:
         where = f"{directory}/{partition_dir(part.topic, part.partition)}"
         topic_id = self._ids[part.topic]
-        return PartitionBuilder(
-            part.context, where, part.topic, part.partition, part.config, self.meter, topic_id
-        )
+        location = PartitionLocation(part.context, where, part.topic, part.partition)
+        return PartitionBuilder(location, part.config, self.meter, topic_id)
 
     def settings(self) -> dict[str, TopicSettings]:
         return {
@@ -297,8 +296,9 @@ def _hold_retention(
 def _abort_open(part: Part, directory: str, copy: PartitionCopy) -> PartitionCopy:
     """End open transactions by abort markers, in a partition that no store has opened yet."""
     how = OpenAs(clean=True, log_start_offset=copy.log_start_offset, producer_expiration_ms=FOR_EVER_MS)
-    state, _ = open_partition(part.context, directory, part.topic, part.partition, part.config, how)
-    writer = PartitionWriter(part.context, directory, part.topic, part.partition, part.config, state)
+    location = PartitionLocation(part.context, directory, part.topic, part.partition)
+    state, _ = open_partition(location, part.config, how)
+    writer = PartitionWriter(location, part.config, state)
     try:
         epochs = {entry.producer_id: entry.producer_epoch for entry in state.producers.to_entries()}
         for producer_id, _ in copy.open_transactions:

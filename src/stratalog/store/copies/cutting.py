@@ -21,7 +21,6 @@ Reads logs, writes nothing.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -29,13 +28,11 @@ from stratalog import kernel
 from stratalog.errors import CorruptionError
 from stratalog.format import batch as batches
 from stratalog.format import codecs
-from stratalog.format.batch import HEADER_SIZE, BatchHeader, Scan
+from stratalog.format.batch import CRC_FROM, HEADER_SIZE, LENGTH_FROM, BatchHeader, Scan, write_field
 from stratalog.format.batch.decode import decompress
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.chunks import Chunk, read_chunks
 from stratalog.log.segment.segment import Segment, Start, scan_file
-
-_ATTRIBUTES, _LAST_DELTA, _MAX_TIMESTAMP, _COUNT, _CRC, _LENGTH = 21, 23, 35, 57, 17, 8
 
 
 class Moment(NamedTuple):
@@ -199,12 +196,12 @@ def batch_before(data: memoryview, scan: Scan, row: int, cut: int) -> bytes | No
         kept = codecs.compress(header.codec, kept, None)
     made = bytearray(data[header.position : header.position + HEADER_SIZE])
     made += kept
-    struct.pack_into(">i", made, _LENGTH, len(made) - 12)
-    struct.pack_into(">i", made, _LAST_DELTA, limit - 1)
+    write_field(made, "length", len(made) - LENGTH_FROM)
+    write_field(made, "lastOffsetDelta", limit - 1)
     if not header.timestamp_type:
-        struct.pack_into(">q", made, _MAX_TIMESTAMP, newest)
-    struct.pack_into(">i", made, _COUNT, count)
-    struct.pack_into(">I", made, _CRC, kernel.crc32c(memoryview(made)[_ATTRIBUTES:]))
+        write_field(made, "maxTimestamp", newest)
+    write_field(made, "count", count)
+    write_field(made, "crc", kernel.crc32c(memoryview(made)[CRC_FROM:]))
     return bytes(made)
 
 

@@ -35,7 +35,6 @@ that cannot be read to its end is used as far as it can.
 from __future__ import annotations
 
 import re
-import struct
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -56,7 +55,7 @@ from stratalog.format import checkpoints
 from stratalog.format.metadata import CLEAN_SHUTDOWN, META_PROPERTIES, id_to_text, new_id
 from stratalog.fs import FileSystem
 from stratalog.log import names
-from stratalog.log.context import Clock, LogContext
+from stratalog.log.context import Clock, LogContext, PartitionLocation
 from stratalog.log.names import LOCK, file_name, parse_file, parse_partition_dir, partition_dir
 from stratalog.log.segment.segment import Segment, scan_file
 from stratalog.log.segment.sidecars import Sidecars
@@ -161,7 +160,12 @@ def adopt(
             meter = Meter(progress, sum(segment.size for part in parts for segment in part.segments))
             staged = stack.enter_context(into.staging(wanted, len(parts)))
             builders = [
-                PartitionBuilder(part.context, directory, wanted, part.partition, config, meter, topic_id)
+                PartitionBuilder(
+                    PartitionLocation(part.context, directory, wanted, part.partition),
+                    config,
+                    meter,
+                    topic_id,
+                )
                 for part, directory in zip(parts, staged, strict=True)
             ]
             copies = [
@@ -419,7 +423,7 @@ class _HandOver:
             buffer = bytearray(data)
             for header in scan:
                 if header.leader_epoch != self._epoch:
-                    struct.pack_into(">i", buffer, header.position + 12, self._epoch)
+                    batches.write_field(buffer, "partitionLeaderEpoch", self._epoch, header.position)
                     self.patched += 1
             yield buffer
 
@@ -580,7 +584,9 @@ def _file(fs: FileSystem, path: str, start: int) -> Iterator[Record]:
     with fs.open(path) as file:
         try:
             for _, data, scan in scan_file(file, 0, file.size(), check_crc=True):
-                yield from batches.decode_records(data, scan, topic="", partition=0, lo=start)
+                yield from batches.decode_records(
+                    data, scan, topic="", partition=0, bounds=batches.Bounds(start)
+                )
         except FormatError:
             return
 

@@ -24,14 +24,13 @@ kept. A crash leaves no topic. A file cut short is a CorruptionError that names 
 
 from __future__ import annotations
 
-import json
 import os
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from stratalog.config import describe, topic_config
 from stratalog.errors import (
@@ -40,11 +39,11 @@ from stratalog.errors import (
     StorageError,
     UnsupportedFormat,
 )
-from stratalog.format import txn_index
+from stratalog.format import checked_json, txn_index
 from stratalog.format.metadata import id_to_text, new_id
 from stratalog.fs import File, FileSystem, RealFileSystem
 from stratalog.kernel import crc32c
-from stratalog.log.context import Clock
+from stratalog.log.context import Clock, PartitionLocation
 from stratalog.log.names import MAX_OFFSET, MAX_TOPIC_LENGTH, Kind, file_name
 from stratalog.log.segment.segment import Segment
 from stratalog.store.copies.building import (
@@ -70,8 +69,8 @@ BLOCK = 512
 MAX_MANIFEST_BYTES = 256 << 20
 MEMBER_KINDS: tuple[Kind, ...] = ("log", "txnindex", "snapshot")
 
-_CRC_LINE = b"crc32c: "
 _MAX_MEMBER = 8**11 - 1
+_MAX_NUMBER = 2**31 - 1
 
 Read = Callable[[int], bytes]
 """Read a number of bytes of a stream; fewer only at its end."""
@@ -170,103 +169,85 @@ def pack_manifest(manifest: TopicFileManifest) -> bytes:
         "partitions": [each._asdict() for each in manifest.partitions],
         "members": [[m.name, m.size, f"{m.crc:08x}", m.mtime_ms] for m in manifest.members],
     }
-    body = json.dumps(content, indent=1).encode() + b"\n"
-    return body + _CRC_LINE + f"{crc32c(body):08x}\n".encode()
+    return checked_json.pack(content, indent=1)
 
 
 def parse_manifest(data: bytes) -> TopicFileManifest:
     """Parse a manifest and check every name and number in it."""
-    body, line, given = data.rpartition(_CRC_LINE)
-    if not line or given != f"{crc32c(body):08x}\n".encode():
-        raise CorruptionError("the manifest fails its CRC", position=BLOCK)
     try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise CorruptionError(f"the manifest is not JSON: {error}", position=BLOCK) from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise CorruptionError("not an exported topic", position=BLOCK)
-    if content.get("version") != VERSION:
-        raise UnsupportedFormat(f"an exported topic of version {content.get('version')!r}")
-    try:
+        fields = checked_json.Fields(checked_json.parse(data, "the manifest"), "the manifest")
+        if fields.take("format", None) != FORMAT:
+            raise CorruptionError("not an exported topic")
+        version = fields.take("version", None)
+        if version != VERSION:
+            raise UnsupportedFormat(f"an exported topic of version {version!r}")
         manifest = TopicFileManifest(
-            _text(content["topic"], MAX_TOPIC_LENGTH),
-            _text(content["topic_id"], 22),
-            {_text(name, 200): _text(value, 4096) for name, value in content["settings"].items()},
-            tuple(_partition(each) for each in content["partitions"]),
-            tuple(_member(each) for each in content["members"]),
-            _number(content["made_ms"]),
+            fields.text("topic", MAX_TOPIC_LENGTH),
+            fields.text("topic_id", 22),
+            fields.strings("settings"),
+            tuple(_partition(each) for each in fields.items("partitions")),
+            tuple(_member(fields, row) for row in fields.rows("members", 4)),
+            fields.count("made_ms"),
             crc32c(data),
         )
-        _check(manifest)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptionError(f"the manifest is invalid: {error}", position=BLOCK) from None
+        _check(manifest, fields)
+    except CorruptionError as error:
+        raise error.at("", BLOCK) from None
     return manifest
 
 
-def _partition(value: Any) -> PartitionRow:
+def _partition(value: object) -> PartitionRow:
+    fields = checked_json.Fields(value, "a partition of the manifest")
     return PartitionRow(
-        _number(value["partition"], 2**31 - 1),
-        _number(value["log_start_offset"]),
-        _number(value["end_offset"]),
-        tuple((_number(epoch, 2**31 - 1), _number(start)) for epoch, start in value["leader_epochs"]),
+        fields.count("partition", _MAX_NUMBER),
+        fields.count("log_start_offset", MAX_OFFSET),
+        fields.count("end_offset", MAX_OFFSET),
         tuple(
-            SegmentRow(_number(base), _number(end), _flag(cleaned))
-            for base, end, cleaned in value["segments"]
+            (fields.as_count(epoch, "an epoch", _MAX_NUMBER), fields.as_count(start, "an epoch's start"))
+            for epoch, start in fields.rows("leader_epochs", 2)
+        ),
+        tuple(
+            SegmentRow(
+                fields.as_count(base, "a base offset"),
+                fields.as_count(end, "a next offset", MAX_OFFSET),
+                fields.as_flag(cleaned, "the mark of a cleaned segment"),
+            )
+            for base, end, cleaned in fields.rows("segments", 3)
         ),
     )
 
 
-def _member(value: Any) -> Member:
-    name, size, crc, mtime_ms = value
+def _member(fields: checked_json.Fields, row: list[object]) -> Member:
+    name, size, crc, mtime_ms = row
     return Member(
-        _text(name, 100),
-        _number(size, _MAX_MEMBER),
-        int(_text(crc, 8), 16),
-        -1 if mtime_ms == -1 else _number(mtime_ms),
+        fields.as_text(name, "a member", 100),
+        fields.as_count(size, "a member's size", _MAX_MEMBER),
+        fields.as_crc(crc),
+        -1 if mtime_ms == -1 else fields.as_count(mtime_ms, "a member's time"),
     )
 
 
-def _check(manifest: TopicFileManifest) -> None:
-    """Raise ValueError unless segments rise and the members are theirs, the logs in order."""
+def _check(manifest: TopicFileManifest, fields: checked_json.Fields) -> None:
+    """Raise CorruptionError unless segments rise and the members are theirs, the logs in order."""
     if [each.partition for each in manifest.partitions] != [*range(len(manifest.partitions) or 1)]:
-        raise ValueError("its partitions are not numbered from 0")
+        fields.fail("its partitions are not numbered from 0")
     logs, known = [], set()
     for part in manifest.partitions:
         at = -1
         for segment in part.segments:
             if not at <= segment.base_offset < segment.next_offset <= part.end_offset:
-                raise ValueError(
-                    f"segment {segment.base_offset} of partition {part.partition} does not follow"
-                )
+                fields.fail(f"segment {segment.base_offset} of partition {part.partition} does not follow")
             at = segment.next_offset
             names = [member_name(part.partition, segment.base_offset, kind) for kind in MEMBER_KINDS]
             logs.append(names[0])
             known.update(names)
         if part.log_start_offset > part.end_offset:
-            raise ValueError("a log start offset behind the end")
+            fields.fail("a log start offset behind the end")
     given = [member.name for member in manifest.members]
     if not known.issuperset(given) or len(set(given)) != len(given):
-        raise ValueError("a member is not a file of a segment, or occurs twice")
+        fields.fail("a member is not a file of a segment, or occurs twice")
     if [name for name in given if name.endswith(".log")] != logs:
-        raise ValueError("the logs are not those of the segments, in order")
-
-
-def _number(value: Any, most: int = MAX_OFFSET) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise ValueError(f"{value!r} is not a number from 0 to {most}")
-    return value
-
-
-def _flag(value: Any) -> bool | None:
-    if value is not None and not isinstance(value, bool):
-        raise ValueError(f"{value!r} is not true, false or null")
-    return value
-
-
-def _text(value: Any, longest: int) -> str:
-    if not isinstance(value, str) or len(value) > longest:
-        raise ValueError(f"{str(value)[:40]!r} is not a text of at most {longest} characters")
-    return value
+        fields.fail("the logs are not those of the segments, in order")
 
 
 # -- tar
@@ -679,7 +660,9 @@ def import_topic(
         meter = Meter(progress, manifest.total_bytes)
         with into.staging(name, len(manifest.partitions)) as staged:
             builders = [
-                PartitionBuilder(into.context, directory, name, number, config, meter, topic_id)
+                PartitionBuilder(
+                    PartitionLocation(into.context, directory, name, number), config, meter, topic_id
+                )
                 for number, directory in enumerate(staged)
             ]
             for member, at in positions(manifest.members, first):

@@ -99,7 +99,7 @@ class _Member:
 
     @property
     def gone(self) -> bool:
-        """True if nobody will take it out: it was dropped, or closed while its thread went another way."""
+        """True if its owner will not remove it: dropped, or closed while its thread was elsewhere."""
         return self.stop.dropped or (self.stop.closed and self.user is not None and not self.user.is_alive())
 
 
@@ -278,7 +278,7 @@ class Consumer:
         self._next_commit_s = time.monotonic() + AUTO_COMMIT_S
         self._left = False
         # The collector may come under any lock, so it only leaves a note. Before it joins: an interrupt from
-        # here on leaves no member that nobody has.
+        # here on leaves no member without an owner.
         weakref.finalize(self, setattr, self._stop, "dropped", True).atexit = False
         groups.join(self._member)
 

@@ -343,7 +343,13 @@ class GroupOffsets:
                     _renew(newest, ended if marker == "commit" else {})
                     continue
                 rows = batches.decode_records(
-                    data, scan, row, row + 1, topic=OFFSETS_TOPIC, partition=partition, lo=at
+                    data,
+                    scan,
+                    row,
+                    row + 1,
+                    topic=OFFSETS_TOPIC,
+                    partition=partition,
+                    bounds=batches.Bounds(at),
                 )
                 part = {each.key: (each.offset, each.value) for each in rows if each.key is not None}
                 into = opened.setdefault(header.producer_id, {}) if header.is_transactional else newest

@@ -194,7 +194,7 @@ class Journal:
     # -- step 1 ------------------------------------------------------------------------------------------
 
     def _checked(self, entry: Entry) -> Entry:
-        """The entry with its files verified and durable; which of them become segments is settled here."""
+        """Verify and sync the files of an entry, and decide which of them become segments."""
         fs, directories, files = self._context.fs, set(), []
         for file in entry.files:
             place = staging.check_name(file.name)
@@ -315,7 +315,7 @@ _INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
 
 
 def writer_of(partitions: Partitions, file: StagedFile) -> PartitionWriter:
-    """The partition that a file was staged for; NotFoundError when it, or the topic of its time, is gone."""
+    """Return the partition that a file was staged for; NotFoundError if it or its topic was deleted."""
     writer = partitions.writer(file.topic, file.partition)
     meant, there = staging.topic_id(file.name), partitions.entry(file.topic).id
     if meant is not None and there is not None and meant != there:
@@ -326,7 +326,7 @@ def writer_of(partitions: Partitions, file: StagedFile) -> PartitionWriter:
 
 
 def chunks(fs: FileSystem, path: str, file: StagedFile) -> Iterator[tuple[memoryview, Scan]]:
-    """The batches of a staged file, their CRCs checked; CorruptionError when that is not all it holds."""
+    """Yield the batches of a staged file; CorruptionError if a CRC is wrong or other bytes follow."""
     with fs.open(path) as opened:
         position = 0
         for at, data, scan in scan_file(opened, 0, file.size_bytes, check_crc=True):
@@ -481,7 +481,7 @@ class RollForward:
         return True
 
     def _find_adopted(self, writer: PartitionWriter, target: Target, file: StagedFile) -> None:
-        """A file that is not staged any more was renamed before a crash: a segment like it is there."""
+        """Find the segment that a staged file became, by a rename before a crash."""
         for segment in writer.segments():
             base = segment.base_offset
             if base < target.base_offset or (target.topic, target.partition, base) in self._adopted:

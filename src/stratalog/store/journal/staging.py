@@ -277,12 +277,14 @@ class Attempt:
             encoded, row = batches.encode_arrow(
                 rows,
                 row,
-                base_offset=self._next_offset(key),
-                leader_epoch=-1,
-                now_ms=self._now_ms(),
-                codec=facts.codec,
-                level=facts.level,
-                max_bytes=facts.max_batch_bytes,
+                options=batches.BatchOptions(
+                    base_offset=self._next_offset(key),
+                    leader_epoch=-1,
+                    now_ms=self._now_ms(),
+                    codec=facts.codec,
+                    level=facts.level,
+                    max_bytes=facts.max_batch_bytes,
+                ),
             )
             self._write(key, facts, encoded)
 

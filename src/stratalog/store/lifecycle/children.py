@@ -2,7 +2,7 @@
 
 A round starts one when it needs one, gives it a task at a time, and ends it. It reads and writes files by
 itself (`stratalog.log.clean.child`); what it made is swapped in here, like the result of any loan. One that
-is silent for too long, or whose work nobody wants any more, is killed: its files go with the loan.
+is silent for too long, or whose work is no longer needed, is killed: its files go with the loan.
 
 Crash policy: a process holds nothing of the store and ends with its parent.
 """

@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from stratalog import locks
 from stratalog.errors import ClosedError
@@ -24,16 +23,12 @@ from stratalog.errors import ClosedError
 Key = tuple[str, int]
 
 
-class _Loan(NamedTuple):
-    token: str
-    until_s: float
-
-
 class Claims:
     """The partitions that are claimed or lent. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lent: dict[Key, _Loan] = {}
+        self._lent: dict[Key, tuple[str, float]] = {}
+        """The token of the borrower, and when the loan ends."""
         self._changed = locks.condition("claims")
         self._held: dict[Key, int] = {}  # by thread
         self._wanted: Counter[Key] = Counter()
@@ -86,7 +81,7 @@ class Claims:
         with self._changed.lock:
             if not self._free(key):
                 return False
-            self._lent[key] = _Loan(token, time.monotonic() + seconds)
+            self._lent[key] = token, time.monotonic() + seconds
             return True
 
     def extend(self, key: Key, token: str, seconds: float) -> bool:
@@ -94,7 +89,7 @@ class Claims:
         with self._changed.lock:
             if not self._is_lent(key, token):
                 return False
-            self._lent[key] = _Loan(token, time.monotonic() + seconds)
+            self._lent[key] = token, time.monotonic() + seconds
             return True
 
     @contextmanager
@@ -124,12 +119,11 @@ class Claims:
             return self._is_lent(key, token)
 
     def _is_lent(self, key: Key, token: str) -> bool:
-        loan = self._lent.get(key)
-        return loan is not None and loan.token == token and loan.until_s > time.monotonic()
+        borrower, until_s = self._lent.get(key, ("", 0.0))
+        return borrower == token and until_s > time.monotonic()
 
     def _free(self, key: Key) -> bool:
-        loan = self._lent.get(key)
-        if loan is not None and loan.until_s > time.monotonic():
+        if self._lent.get(key, ("", 0.0))[1] > time.monotonic():
             return False
         self._lent.pop(key, None)
         return key not in self._held and not self._wanted[key] and not self._closed
@@ -139,7 +133,7 @@ class Claims:
         return self._wanted[key] > 0
 
     def close(self) -> None:
-        """Give nothing out any more, and wait until everybody else has given back what they hold."""
+        """Refuse new claims and wait until all other threads have released theirs."""
         ours = threading.get_ident()
         with self._changed.lock:
             self._closed = True

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratalog.errors import InvalidArgumentError
 from stratalog.log.clean import EraseReport as PartitionErased
-from stratalog.log.clean import Target, count_keys, erase_keys, erase_segment
+from stratalog.log.clean import RewriteTarget, count_keys, erase_keys, erase_segment
 from stratalog.log.segment.segment import Segment
 from stratalog.store.admin.control import Progress
 from stratalog.store.lifecycle.reports import EraseReport
@@ -109,14 +109,8 @@ class _Erasing:
 
         def engine(source: Segment, directory: str) -> Sequence[Segment]:
             nonlocal erased
-            target = Target(
-                source.context,
-                directory,
-                source.topic,
-                source.partition,
-                writer.config,
-                home=writer.directory,
-            )
+            location = source.location._replace(directory=directory)
+            target = RewriteTarget(location, writer.config, home=writer.directory)
             made = erase_segment(source, target, self._keys)
             erased += made.records_in - made.records_out if made.segments else 0
             return made.segments

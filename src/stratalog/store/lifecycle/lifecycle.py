@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from stratalog import locks
 from stratalog.errors import ClosedError, ConfigError, StorageError, StratalogError, UnknownTopicError
 from stratalog.fs import RealFileSystem
-from stratalog.log.clean import CleanReport, DuplicateEstimates, clean
+from stratalog.log.clean import CleanReport, DuplicateEstimates, Pace, clean
 from stratalog.log.context import logger
 from stratalog.log.policy.cleaning import Backoff, Cleanable, Effort
 from stratalog.log.policy.clock import ClockGuard
@@ -150,7 +150,7 @@ class Lifecycle:
         return self._clock.observe(clock.now_ms(), clock.monotonic_s())
 
     def situation(self, entry: TopicEntry, view: View, *, cleaning: bool, force: bool = False) -> Situation:
-        """All that the policies look at, read now; with ``force`` fresh segments may be cleaned too."""
+        """Read everything that the policies need; with ``force`` fresh segments may be cleaned too."""
         partitions, name, number = self.partitions, view.topic, view.partition
         config = view.config if isinstance(view, PartitionWriter) else entry.config(partitions.config)
         if force:
@@ -265,7 +265,7 @@ class Lifecycle:
         return LifecycleReport(asked.preview, tuple(steps), tuple(notes), compactions)
 
     def cleaning_memory(self, partitions: int) -> tuple[int, int]:
-        """How many of so many partitions are cleaned at a time here, and the memory each of them has."""
+        """Return how many of these partitions are cleaned at a time, and the memory of each."""
         config = self.partitions.config
         threads = min(max(config.get_int("log.cleaner.threads"), 1), max(partitions, 1))
         return threads, config.get_int("log.cleaner.dedupe.buffer.size") // threads
@@ -302,7 +302,7 @@ class Lifecycle:
         return self.stopping
 
     def stop_for(self, key: tuple[str, int]) -> Callable[[], bool]:
-        """Whether long work on a partition should end: the store closes, or another thread wants it."""
+        """Return a check for long work on a partition: stop if the store closes or a thread waits for it."""
         return lambda: self.stopping or self.claims.wanted(key)
 
     def spent(self, seconds: float) -> None:
@@ -424,10 +424,12 @@ class _Work:
                     found,
                     memory_bytes=memory,
                     now_ms=lifecycle.observe_clock().now_ms,
-                    io_bytes_per_s=rate / threads if rate < 1e18 else None,
+                    pace=Pace(
+                        rate / threads if rate < 1e18 else None,
+                        None if progress is None else lambda done, total: progress(name, done, total),
+                        lifecycle.stop_for(key),
+                    ),
                     may_be_below=lifecycle.tiering.may_be_below(writer) if lifecycle.tiering else None,
-                    progress=None if progress is None else lambda done, total: progress(name, done, total),
-                    stop=lifecycle.stop_for(key),
                     save=lambda offset: partitions.save_first_dirty_offset(*key, offset),
                 )
             except Exception as error:  # noqa: BLE001 - the other partitions have their round
@@ -496,7 +498,7 @@ class _Work:
         return process
 
     def _cleaned_by(self, process: ChildProcess, token: str, task: CleaningTask) -> Cleaned | None:
-        """Return what a process made; None if nobody wants it any more."""
+        """Return the result of a child process; None if it is no longer wanted."""
         lifecycle, loans, progress = self._lifecycle, self._lifecycle.loans, self._progress
         name = f"{task.topic}-{task.partition}"
         heard_s = time.monotonic()

@@ -21,7 +21,7 @@ from stratalog.log.policy.preview import Step
 from stratalog.log.policy.retention import (
     Expiry,
     SegmentFacts,
-    archive_expired,
+    archive_turned_off,
     expired,
     local_expired,
     newest_ms,
@@ -121,7 +121,7 @@ def compact_steps(at: Situation, *, force: bool = False) -> list[Step]:
     found = cleanable_of(at)
     why = wants_cleaning(at.config, found, duplicate_ratio=at.duplicate_ratio)
     if why is None and force and found.cleanable_bytes:
-        why = f"{format_bytes(found.cleanable_bytes)} are dirty, and it was asked for"
+        why = f"{format_bytes(found.cleanable_bytes)} are dirty, and compaction was requested"
     if why is None:
         return []
     base = min((s.base_offset for s in at.segments if s.local), default=found.first_dirty_offset)
@@ -132,7 +132,7 @@ def compact_steps(at: Situation, *, force: bool = False) -> list[Step]:
 
 
 def compact_plan(at: Situation, *, force: bool = False) -> list[Step]:
-    """What `compact_steps` gives or, when that is nothing and records are dirty, a ``skip`` that says why."""
+    """Return the steps of `compact_steps`; a ``skip`` with the reason if there are only dirty records."""
     steps = compact_steps(at, force=force)
     if steps or not at.config.compact:
         return steps
@@ -186,7 +186,7 @@ def cleanable_of(at: Situation) -> Cleanable:
 
 
 def overdue(at: Situation) -> tuple[int, int | None] | None:
-    """The base offset of the oldest segment that retention takes now, and how long past due it is (ms)."""
+    """Return the base offset of the oldest expired segment, and how long it is past due (ms)."""
     going = _expired(at, at.facts)
     if not going:
         return None
@@ -210,16 +210,7 @@ def _expired(at: Situation, segments: Sequence[SegmentFacts], *, by_time: bool =
 
 def _turned_off(at: Situation, segments: Sequence[SegmentFacts]) -> list[Step]:
     """Copies that leave the archive because it was turned off for this topic."""
-    if at.config.remote_storage_enable or not at.config.remote_log_delete_on_disable:
-        return []
-    going = archive_expired(
-        at.config,
-        segments,
-        at.now_ms,
-        log_start_offset=at.log_start_offset,
-        high_watermark=at.high_watermark,
-        by_time=False,
-    )
+    going = archive_turned_off(at.config, segments)
     return preview.expiry_steps(at.topic, at.partition, going, log_start_offset=at.log_start_offset)
 
 

@@ -210,10 +210,7 @@ class Loans:
         if not _FOLDER.fullmatch(new.folder) or new.base_offset not in range(2**63):
             raise ControlError(f"{new} is not a segment that was written for a loan")
         segment = Segment(
-            writer.context,
-            writer.directory,
-            writer.topic,
-            writer.partition,
+            writer.location,
             new.base_offset,
             size=new.size,
             next_offset=new.next_offset,

@@ -44,7 +44,7 @@ from stratalog.errors import (
 from stratalog.format import metadata
 from stratalog.format.metadata import META_PROPERTIES
 from stratalog.fs import FileSystem
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.names import ARCHIVE, partition_dir
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.follower import Cold, nothing_cold
@@ -181,7 +181,7 @@ class Tiering:
         return [segment for segment in writer.segments() if isinstance(segment, ArchivedSegment)]
 
     def may_be_below(self, writer: PartitionWriter) -> Callable[[Sequence[bytes]], set[bytes]] | None:
-        """Which of some keys an archived segment may hold: their tombstones must stay. None: no archive."""
+        """Return a filter for keys that an archived segment may hold, or None without an archive."""
         cold = self.archived(writer)
         if not cold:
             return None
@@ -507,10 +507,7 @@ def rewrite_archived(
         fs.make_dir(directory)
     archive = tier.archive
     source = Segment(
-        context,
-        old,
-        archive.topic,
-        archive.partition,
+        PartitionLocation(context, old, archive.topic, archive.partition),
         entry.base_offset,
         size=entry.size_bytes,
         next_offset=entry.next_offset,
@@ -529,7 +526,7 @@ def rewrite_archived(
 
 
 def _uploads(fs: FileSystem, made: Sequence[Segment], entry: SegmentEntry, old: str) -> list[SegmentUpload]:
-    """The rewritten segments, up to where the old one ended; its snapshot is that of its end, still."""
+    """Return the rewritten segments, up to the old one's end; its snapshot still holds there."""
     uploads = []
     for at, segment in enumerate(made):
         end = made[at + 1].base_offset if at + 1 < len(made) else entry.next_offset
@@ -644,7 +641,7 @@ class Archives:
             return self.tiering
 
     def _store_id(self) -> str:
-        """Who writes the archive: the cluster id in `meta.properties`, which a store keeps for life."""
+        """Return the writer's id in the archive: the cluster id in `meta.properties`, which never changes."""
         fs = self._partitions.context.fs
         for each in self._partitions.dirs.online():
             try:

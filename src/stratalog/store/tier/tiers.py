@@ -2,7 +2,7 @@
 
 The copy of the manifest in the partition's directory, `stratalog.archive`, is what a store opens and lists
 with, without asking anybody. Before the first byte is read from the archive, and before anything there is
-changed, the archive's own manifest is asked for: a crash may have left the copy behind it, and what was
+changed, the archive's own manifest is read: a crash may have left the copy behind it, and what was
 erased or deleted in between must not be read.
 
 Crash policy: the copy is replaced atomically, after the archive's manifest and before any local file goes.
@@ -20,7 +20,7 @@ from stratalog.archive.manifest import LocalCopy, pack_local, parse_local
 from stratalog.errors import ArchiveError, ClosedError, CorruptionError, FormatError, StorageError
 from stratalog.format.keyindex import KeyIndexReader
 from stratalog.fs import FileSystem
-from stratalog.log.context import LogContext
+from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.names import ARCHIVE, KEYINDEX, parse_partition_dir
 from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.follower import is_still
@@ -179,7 +179,7 @@ class Tier:
             missing = _lost(manifest, local_start, found)
             with self._mutex:
                 if self._known is not known:
-                    continue  # the copy may be newer than what the archive said
+                    continue  # the copy may be newer than the manifest that was read
                 if missing is not None:
                     raise _not_there(self.archive, missing, found)
                 self._known, self._confirmed = (found, local_start), True
@@ -187,7 +187,7 @@ class Tier:
                 self.changed()
 
     def doubt(self) -> None:
-        """What is known may be out of date: a change failed half-way, or an object is gone."""
+        """Mark the manifest as possibly out of date: a change failed half-way, or an object is gone."""
         self._confirmed = False
 
     @property
@@ -196,7 +196,7 @@ class Tier:
         return self.manifest is not None and self.manifest.owner == self.archive.store_id
 
     def committed(self) -> None:
-        """The archive's manifest was changed by this process: keep a copy."""
+        """Keep a copy of the manifest that this process has just changed."""
         manifest = self.archive.manifest()
         with self._mutex:
             before = self.manifest
@@ -205,14 +205,14 @@ class Tier:
         self.save()
 
     def describe(self, partitions: int, overrides: dict[str, str]) -> None:
-        """What the archive's manifests say of the topic from now on."""
+        """Set what the archive's manifests contain of the topic from now on."""
         epochs: list[tuple[int, int]] = []
         with suppress(CorruptionError):  # a rebuilt partition begins with epoch 0, as one without the file
             epochs = read_epochs(self._context.fs, self.directory)
         self.archive.describe(About(partitions, overrides, tuple(epochs) or ((0, 0),)))
 
     def cold(self) -> tuple[tuple[ArchivedSegment, ...], int]:
-        """Every archived segment, the same objects while they last, and the archive's log start offset."""
+        """Return the archived segments, the same objects each time, and the archive's log start offset."""
         with self._mutex:
             manifest = self.manifest
             if manifest is None:
@@ -229,8 +229,8 @@ class Tier:
 
     def _segment(self, entry: SegmentEntry) -> ArchivedSegment:
         archive = self.archive
-        source = archive.open_segment(entry, self._check, self._listed)
-        return ArchivedSegment(self._context, self.directory, archive.topic, archive.partition, source)
+        location = PartitionLocation(self._context, self.directory, archive.topic, archive.partition)
+        return ArchivedSegment(location, archive.open_segment(entry, self._check, self._listed))
 
     def _listed(self, entry: SegmentEntry) -> bool:
         """After an object was found missing; the next read asks the archive before anything else."""
@@ -312,7 +312,7 @@ def keys_in(
     keys: Iterable[bytes],
     hash_of: Callable[[bytes], int],
 ) -> set[bytes]:
-    """Which of ``keys`` archived segments may hold, by their key indexes; all, where one cannot tell."""
+    """Return the keys that archived segments may hold, by their key indexes; all if one has none."""
     wanted = set(keys)
     left = sorted((hash_of(key), key) for key in wanted)
     found: set[bytes] = set()

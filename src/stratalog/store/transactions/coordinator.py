@@ -352,8 +352,8 @@ class Coordinator:
     def check_batch(self, transactional_id: str, at: TopicPartition, batch: BatchHeader) -> None:
         """Raise unless a batch belongs to the open transaction of its producer. Takes no lock.
 
-        Called under the partition's lock. An end is told here before its marker is written under that lock:
-        no batch comes behind the marker.
+        Called under the partition's lock. An end is published here before its marker is written under that
+        lock: no batch comes behind the marker.
         """
         state = self._states.get(transactional_id)
         if not batch.is_transactional:

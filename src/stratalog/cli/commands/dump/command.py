@@ -114,7 +114,6 @@ def dump_files(
     options: DumpOptions,
     out: Sink,
     err: TextIO | None = None,
-    fs: FileSystem | None = None,
 ) -> int:
     """Dump files, and directories file by file, to ``out``; problems go to ``err``. Return an exit code.
 
@@ -122,7 +121,7 @@ def dump_files(
     code is then 1; with a path that does not exist, or holds nothing to dump, it is 3. A wrong checksum or
     an index that disagrees with its log is a finding, and the code 0.
     """
-    dump = _Dump(fs if fs is not None else RealFileSystem(), options, out, err or sys.stderr)
+    dump = _Dump(RealFileSystem(), options, out, err or sys.stderr)
     for path in dump.expand(paths):
         dump.file(path)
     return dump.end()

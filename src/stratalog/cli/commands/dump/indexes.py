@@ -13,7 +13,7 @@ from collections.abc import Callable
 from stratalog.cli.commands.dump.logfile import Window, body_of
 from stratalog.cli.commands.dump.output import MAX_INT, DumpOptions, Printer, Problems
 from stratalog.errors import FormatError, UnsupportedCodecError
-from stratalog.format import producer_snapshot, txn_index
+from stratalog.format import batch, producer_snapshot, txn_index
 from stratalog.format.layout import make_struct
 from stratalog.fs import File, FileSystem
 from stratalog.kernel import crc32c
@@ -23,6 +23,8 @@ from stratalog.kernel import dump_slots as at
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 TXN_ENTRY = make_struct(txn_index.LAYOUT)
+LEGACY_HEADER_SIZE = 18  # up to the attributes, of formats 0 and 1
+LEGACY_SIZE = 26  # a message of format 0 without key and value
 WARM_BYTES = 8192  # the end of an index that Kafka's lookup searches first
 INDEX_LIMIT_BYTES = MAX_INT
 PROBE_BYTES = 1 << 16
@@ -71,21 +73,21 @@ class LogProbe:
         self._window = Window(file, self._state, self.size, PROBE_BYTES)
 
     def last_offset_at(self, position: int, max_bytes: int) -> int | None:
-        """Of the batch that begins there; None when none does, or none within ``max_bytes``."""
+        """Return the last offset of the batch there; None without a batch of at most ``max_bytes``."""
         if not 0 <= position <= self.size:
             return None
-        header = self._file.pread(61, position)
-        if len(header) <= 17:
+        header = self._file.pread(batch.HEADER_SIZE, position)
+        if len(header) < LEGACY_HEADER_SIZE:
             return None
-        size = int.from_bytes(header[8:12], "big", signed=True) + 12
-        if size < 26 or size > min(max_bytes, self.size - position):
+        size = batch.read_field(header, "length") + batch.LENGTH_FROM
+        if size < LEGACY_SIZE or size > min(max_bytes, self.size - position):
             return None
-        base_offset = int.from_bytes(header[:8], "big", signed=True)
-        if not 2 <= header[16] <= 127:
+        base_offset = batch.read_field(header, "baseOffset")
+        if batch.read_field(header, "magic") < 2:
             return base_offset  # an old format: its one offset is the last
-        if len(header) < 61:
+        if len(header) < batch.HEADER_SIZE:
             return None
-        return base_offset + int.from_bytes(header[23:27], "big", signed=True)
+        return base_offset + batch.read_field(header, "lastOffsetDelta")
 
     def find(self, position: int, offset: int) -> tuple[int, int, bool] | None:
         """(last offset, greatest record timestamp, readable) of the first batch from ``position`` on that
@@ -102,9 +104,7 @@ class LogProbe:
             if code in {at.DONE, at.BAD_LENGTH}:
                 return None
             if code == at.OPAQUE:
-                pos = state[at.POS]
-                delta = int.from_bytes(window.view[pos + 23 : pos + 27], "big", signed=True)
-                last = state[at.BASE_OFFSET] + delta
+                last = state[at.BASE_OFFSET] + batch.read_field(window.view, "lastOffsetDelta", state[at.POS])
                 if last > offset:
                     return last, NO_TIMESTAMP, True
                 if last == offset:
@@ -253,7 +253,7 @@ def _producer_facts(entry: producer_snapshot.ProducerEntry, as_json: bool) -> di
 
 
 def _beside(path: str, suffix: str) -> str:
-    """The file of another kind and the same base offset."""
+    """Return the path of the file of another kind with the same base offset."""
     directory, slash, name = path.rpartition("/")
     return f"{directory}{slash}{name.split('.')[0]}{suffix}"
 

@@ -14,7 +14,7 @@ from stratalog.cli.commands.dump.decoders import Decoder, control_facts, control
 from stratalog.cli.commands.dump.output import MAX_INT, DumpOptions, Output, Printer, Problems
 from stratalog.cli.commands.files import json_bytes
 from stratalog.errors import CorruptionError, FormatError, UnsupportedCodecError
-from stratalog.format import codecs
+from stratalog.format import batch, codecs
 from stratalog.fs import File
 from stratalog.kernel import crc32c
 from stratalog.kernel import dump as kernel
@@ -89,9 +89,9 @@ def body_of(view: memoryview, state: memoryview) -> memoryview:
 def batch_facts(view: memoryview, state: memoryview) -> dict[str, object]:
     """Return the batch the slots describe, for JSON: the names and the order of Kafka's line."""
     pos, attributes = state[at.POS], state[at.ATTRIBUTES]
-    last_offset_delta = int.from_bytes(view[pos + 23 : pos + 27], "big", signed=True)
+    last_offset_delta = batch.read_field(view, "lastOffsetDelta", pos)
     base_sequence = state[at.BASE_SEQUENCE]
-    crc = int.from_bytes(view[pos + 17 : pos + 21], "big")
+    crc = batch.read_field(view, "crc", pos)
     last_sequence = (base_sequence + last_offset_delta) & MAX_INT if base_sequence >= 0 else -1
     return {
         "baseOffset": state[at.BASE_OFFSET],
@@ -99,9 +99,9 @@ def batch_facts(view: memoryview, state: memoryview) -> dict[str, object]:
         "count": state[at.COUNT],
         "baseSequence": base_sequence,
         "lastSequence": last_sequence,
-        "producerId": int.from_bytes(view[pos + 43 : pos + 51], "big", signed=True),
-        "producerEpoch": int.from_bytes(view[pos + 51 : pos + 53], "big", signed=True),
-        "partitionLeaderEpoch": int.from_bytes(view[pos + 12 : pos + 16], "big", signed=True),
+        "producerId": batch.read_field(view, "producerId", pos),
+        "producerEpoch": batch.read_field(view, "producerEpoch", pos),
+        "partitionLeaderEpoch": batch.read_field(view, "partitionLeaderEpoch", pos),
         "isTransactional": bool(attributes & 0x10),
         "isControl": bool(attributes & CONTROL),
         "deleteHorizonMs": state[at.BASE_TIMESTAMP] if attributes & DELETE_HORIZON else None,
@@ -112,12 +112,12 @@ def batch_facts(view: memoryview, state: memoryview) -> dict[str, object]:
         "magic": state[at.MAGIC],
         "compresscodec": codecs.CODEC_NAMES[attributes & 7],
         "crc": crc,
-        "isvalid": crc == crc32c(view[pos + 21 : pos + state[at.SIZE]]),
+        "isvalid": crc == crc32c(view[pos + batch.CRC_FROM : pos + state[at.SIZE]]),
     }
 
 
 def legacy_facts(message: memoryview, position: int) -> dict[str, object]:
-    """A message of format 0 or 1, which is a batch of its own or wraps one; names as in Kafka's line."""
+    """Return a message of format 0 or 1, a batch of its own or a wrapper, with the names of Kafka's line."""
     magic = int.from_bytes(message[16:17], signed=True)
     attributes = message[17]
     codec = attributes & 7
@@ -239,7 +239,7 @@ class LogDump:
         return True
 
     def _legacy(self) -> None:
-        """A message of format 0 or 1: its line can be printed, what is in it is not looked at."""
+        """Print the line of a message of format 0 or 1; its contents are not read."""
         state, view = self._state, self._window.view
         pos, size = state[at.POS], state[at.SIZE]
         if state[at.MAGIC] > 127:

@@ -4,7 +4,7 @@ Lines are those of Kafka's tool, or one JSON object a line:
 
     {"type": "file", "path": …}               {"type": "log", "baseOffset": …}
     {"type": "batch", …}                      the fields of Kafka's line; deleteHorizonMs null when unset
-    {"type": "record", …}                     key and payload when contents are asked for; text where the
+    {"type": "record", …}                     key and payload with the option for contents; text where the
                                               bytes are UTF-8, else keyBase64 and payloadBase64
     {"type": "offsetIndexEntry", …}  {"type": "timeIndexEntry", …}  {"type": "abortedTxn", …}
     {"type": "producer", …}  {"type": "emptyIndex", …}  {"type": "sane", …}  {"type": "trailingBytes", …}
@@ -42,7 +42,7 @@ class DumpOptions:
 
     @property
     def decoder(self) -> str | None:
-        """Which of the broker's own topics this is; the first one asked for, as in Kafka."""
+        """The internal topic whose records are decoded; the first option wins, as in Kafka."""
         if self.offsets_decoder:
             return "offsets"
         if self.transaction_log_decoder:

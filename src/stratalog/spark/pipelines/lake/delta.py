@@ -36,8 +36,8 @@ from stratalog.fs import RealFileSystem
 from stratalog.spark.offsets import Pair
 from stratalog.spark.pipelines.lake.files import (
     NO_DATE,
+    FileTarget,
     FileWriter,
-    Target,
     WrittenFile,
     date_text,
     disk_errors,
@@ -323,7 +323,7 @@ class DeltaOutput:
 
     # -- commits -------------------------------------------------------------------------------------
 
-    def target(self, run: str) -> Target:
+    def target(self, run: str) -> FileTarget:
         return self._place
 
     def commit(self, change: Change) -> int:

@@ -3,8 +3,8 @@
 A `Place` is a directory that driver and executors both see, or a prefix of an object store. A `FileWriter`
 writes Arrow batches there, one file for each date or bucket; rows never pass through the JVM.
 
-Crash policy: a file for which `Target.finish` returned is durable, with its name and the directories above
-it. `Place.move` gives one file its final name: a reader sees it whole or not at all.
+Crash policy: a file for which `FileTarget.finish` returned is durable, with its name and the directories
+above it. `Place.move` gives one file its final name: a reader sees it whole or not at all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stratalog.fs import RealFileSystem
 # -- places ------------------------------------------------------------------------------------------
 
 
-class Target(Protocol):
+class FileTarget(Protocol):
     """Where tasks write files. Names are relative to it, with ``/`` between their parts. Picklable."""
 
     def begin(self, name: str) -> Any:
@@ -47,7 +47,7 @@ class Target(Protocol):
         """Return the file's path or URL, as Spark and people write it."""
 
 
-class Place(Target, Protocol):
+class Place(FileTarget, Protocol):
     """A target whose files the driver lists, moves and removes."""
 
     @property
@@ -238,7 +238,7 @@ class _Open:
 class FileWriter:
     """Parquet files that are written side by side, one at a time for each key, in bounded memory."""
 
-    target: Target
+    target: FileTarget
     name: Callable[[int, int], str]
     """Makes a file's name of its key and its number; unique among the attempts of all tasks of a run."""
     compression: str
@@ -315,7 +315,7 @@ def _note(file: _Open, batch: pa.RecordBatch) -> None:
 
 
 def date_files(
-    target: Target, prefix: str, topic: str, *, compression: str, span: tuple[int, int] = (0, 0)
+    target: FileTarget, prefix: str, topic: str, *, compression: str, span: tuple[int, int] = (0, 0)
 ) -> FileWriter:
     """Return the writer for one attempt of a task, all of one topic; its keys are days (`by_day`)."""
     return FileWriter(

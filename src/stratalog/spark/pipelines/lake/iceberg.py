@@ -29,7 +29,7 @@ from stratalog.config.units import format_time
 from stratalog.errors import ConfigError, CorruptionError, StorageError, StoreError
 from stratalog.fs import RealFileSystem
 from stratalog.spark.offsets import Pair
-from stratalog.spark.pipelines.lake.files import Target
+from stratalog.spark.pipelines.lake.files import FileTarget
 from stratalog.spark.pipelines.lake.json_columns import Payload
 from stratalog.spark.pipelines.lake.tables import (
     COLUMNS,
@@ -88,7 +88,7 @@ def catalog_of(output: str, properties: Mapping[str, str] | None) -> Catalog:
 
 @dataclass(frozen=True)
 class TableTarget:
-    """A `Target` below the table's location, through pyiceberg's own file access."""
+    """A `FileTarget` below the table's location, through pyiceberg's own file access."""
 
     directory: str
     properties: tuple[tuple[str, str], ...]
@@ -202,7 +202,7 @@ class IcebergOutput:
 
     # -- commits -------------------------------------------------------------------------------------
 
-    def target(self, run: str) -> Target:
+    def target(self, run: str) -> FileTarget:
         return self._target
 
     @property

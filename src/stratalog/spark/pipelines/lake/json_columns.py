@@ -600,7 +600,7 @@ class _Plain:
     values and names that the schema does not have, and which are such objects but for one value that beyond
     doubt does not fit.
 
-    Nothing is said of the others: one may have an escape in a text, or a number close to the limits.
+    The others are not classified: one may have an escape in a text, or a number close to the limits.
     """
 
     def __init__(self, values: pa.Array, texts: list[bytes], schema: pa.Schema) -> None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from stratalog.errors import ConfigError, StoreError
 from stratalog.spark.offsets import Pair
-from stratalog.spark.pipelines.lake.files import Target, WrittenFile, place_of
+from stratalog.spark.pipelines.lake.files import FileTarget, WrittenFile, place_of
 from stratalog.spark.pipelines.lake.json_columns import Payload
 from stratalog.spark.pipelines.lake.tables import (
     COLUMNS,
@@ -83,7 +83,7 @@ class ParquetFiles:
     # -- the files as they are -----------------------------------------------------------------------
 
     def ends(self, logs: Sequence[Log]) -> dict[Log, int]:
-        """Where each log goes on; an incomplete range is removed, which is the last of its log."""
+        """Return the end offset of each log; remove an incomplete range, always the last of its log."""
         ends: dict[Log, int] = {}
         wanted = set(logs)
         for each in self._ranges({log.topic for log in logs}):
@@ -126,7 +126,7 @@ class ParquetFiles:
 
     # -- commits -------------------------------------------------------------------------------------
 
-    def target(self, run: str) -> Target:
+    def target(self, run: str) -> FileTarget:
         return place_of(self._place.address(f"{TEMPORARY}/{run}"))
 
     def commit(self, change: Change) -> int:

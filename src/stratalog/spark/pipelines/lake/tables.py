@@ -23,7 +23,7 @@ from stratalog.format.metadata import id_to_text, parse_partition_metadata
 from stratalog.fs import RealFileSystem
 from stratalog.log.read.reader import LogView
 from stratalog.spark.offsets import Pair
-from stratalog.spark.pipelines.lake.files import Target, WrittenFile
+from stratalog.spark.pipelines.lake.files import FileTarget, WrittenFile
 from stratalog.spark.pipelines.lake.json_columns import Payload, ddl_of
 
 COLUMNS = ("key", "value", "partition", "offset", "timestamp", "timestampType", "headers")
@@ -73,7 +73,7 @@ class Pending:
     batch: int
     """With ``query`` the id of the send; batches of a query rise."""
     files: tuple[str, ...]
-    target: Target
+    target: FileTarget
     """What reads the files."""
 
 
@@ -144,7 +144,7 @@ class LakeTable(Protocol):
     def oldest(self, dates: Dates) -> dict[Pair, int]:
         """Return the smallest offset of each partition that the table holds at these dates."""
 
-    def target(self, run: str) -> Target:
+    def target(self, run: str) -> FileTarget:
         """Return where the executors write the files of a run."""
 
     def commit(self, change: Change) -> int:
