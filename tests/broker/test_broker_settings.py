@@ -87,6 +87,17 @@ def _asked(pid: int) -> dict[str, Any]:
         wire.sock.close()
 
 
+def test_all_unknown_names_of_a_file_are_named_at_once() -> None:
+    text = "broker.id=1\nlog.dirs=a\nzookeeper.connect=x:1\nmax.conections=5\n"
+    with pytest.raises(ConfigError) as caught:
+        parse(read_properties(text, "server.properties"))
+    assert str(caught.value) == (
+        "server.properties, line 1: broker.id is not a setting of this broker; leave it out, and also"
+        " zookeeper.connect (server.properties, line 3), max.conections (server.properties, line 4;"
+        " did you mean max.connections?)"
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
