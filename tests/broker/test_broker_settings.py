@@ -136,6 +136,7 @@ def test_what_is_wrong_on_the_command_line(tmp_path: Path) -> None:
     code, words = refused(*data, STRATALOG_CONFIG="max.connections=many")
     assert code != 0
     assert "max.connections=many: must be a whole number" in words
+    assert "docs/BROKER.md" in words, "`stratalog config` has the settings of the store alone"
     with stratalog.open(tmp_path / "data"):
         code, words = refused(*data)
     assert code != 0
