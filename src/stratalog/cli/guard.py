@@ -208,7 +208,7 @@ _BEHIND = ("--json", "--read-only", "--store-config", "-S", "--bootstrap-server"
 
 def _place_option(error: Any) -> None:
     """Make the error say where an option of every command stands if it was given to a group of commands."""
-    context = getattr(error, "ctx", None)
+    context: Any = getattr(error, "ctx", None)
     option = getattr(error, "option_name", "")
     if option in _BEHIND and hasattr(getattr(context, "command", None), "list_commands"):
         error.message = f"{option} stands behind the command: `{context.command_path} COMMAND … {option}`"
