@@ -258,11 +258,12 @@ def stopped_by_sigterm() -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def hinting(kind: type[BaseException], hint: str) -> Iterator[None]:
-    """Add to errors of a kind a hint that fits the command better than the usual one."""
+    """Add to errors of a kind a hint that fits the command better than the usual one; the innermost stays."""
     try:
         yield
     except kind as error:
-        error.add_note(hint)
+        if not getattr(error, "__notes__", None):
+            error.add_note(hint)
         raise
 
 
