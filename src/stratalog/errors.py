@@ -127,6 +127,8 @@ class InvalidTopicError(InvalidArgumentError):
 
 NOT_BYTES = "for text or objects use topic.using({}_serializer='str'), or 'json'"
 """Advice about a key or value that is not bytes."""
+NOT_A_RECORD = "append a Record with append_many([record])"
+"""Advice about a value that is a whole record."""
 
 
 class InvalidRecordError(InvalidArgumentError):
@@ -134,9 +136,10 @@ class InvalidRecordError(InvalidArgumentError):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
-        found = re.search(r"(?<!header )\b(key|value) must be bytes", str(args[0]) if args else "")
+        text = str(args[0]) if args else ""
+        found = re.search(r"(?<!header )\b(key|value) must be bytes", text)
         if found:
-            self.advice = NOT_BYTES.format(found[1])
+            self.advice = NOT_A_RECORD if text.endswith("not Record") else NOT_BYTES.format(found[1])
 
 
 class RecordTooLargeError(InvalidRecordError):

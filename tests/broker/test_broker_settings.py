@@ -87,6 +87,17 @@ def _asked(pid: int) -> dict[str, Any]:
         wire.sock.close()
 
 
+def test_all_unknown_names_of_a_file_are_named_at_once() -> None:
+    text = "broker.id=1\nlog.dirs=a\nzookeeper.connect=x:1\nmax.conections=5\n"
+    with pytest.raises(ConfigError) as caught:
+        parse(read_properties(text, "server.properties"))
+    assert str(caught.value) == (
+        "server.properties, line 1: broker.id is not a setting of this broker; leave it out, and also"
+        " zookeeper.connect (server.properties, line 3), max.conections (server.properties, line 4;"
+        " did you mean max.connections?)"
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -125,6 +136,7 @@ def test_what_is_wrong_on_the_command_line(tmp_path: Path) -> None:
     code, words = refused(*data, STRATALOG_CONFIG="max.connections=many")
     assert code != 0
     assert "max.connections=many: must be a whole number" in words
+    assert "docs/BROKER.md" in words, "`stratalog config` has the settings of the store alone"
     with stratalog.open(tmp_path / "data"):
         code, words = refused(*data)
     assert code != 0

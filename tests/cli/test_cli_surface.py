@@ -161,12 +161,26 @@ def test_wrong_command_lines_end_with_2(arguments):
         (["topic", "create", "t", "--partitions", "0"], "must be at least 1, not '0'"),
         (["topic", "create", "t", "--partitions", "9999999999"], "must be at most 2147483647, not"),
         (["dump", "--max-message-size", "x"], "must be a whole number, not 'x'"),
+        (["repair", "t", "--action", "pray"], "'--action' / '-a': 'pray' is not one of 'rebuild-indexes'"),
+        (["--json", "topic", "list"], "--json stands behind the command: `stratalog COMMAND … --json`"),
+        (["topic", "--read-only", "list"], "`stratalog topic COMMAND … --read-only`"),
+        (["topic", "-S", "a=b", "list"], "-S stands behind the command"),
+        (["--jsn", "topic", "list"], "No such option: --jsn"),
     ],
 )
-def test_a_wrong_number_is_told_in_plain_words(arguments, told):
+def test_what_is_wrong_is_told_in_plain_words(arguments, told):
     result = run(app, arguments)
     assert result.exit_code == ExitCode.USAGE
     assert told in result.stderr
+
+
+def test_the_name_of_a_setting_is_not_taken_for_a_mistyped_topic(tmp_path):
+    shell = Shell(tmp_path / "data")
+    shell.ok("topic", "create", "t")
+    result = shell("config", "retention.ms")
+    assert result.exit_code == ExitCode.NOT_FOUND
+    assert "`stratalog config --find retention.ms` shows the setting" in result.stderr
+    assert "`stratalog topic list`" in shell("config", "retention").stderr
 
 
 @pytest.mark.parametrize(
@@ -176,6 +190,7 @@ def test_a_mistyped_path_is_told_and_not_made(tmp_path, arguments):
     result = run(app, [*arguments, "--data", str(tmp_path / "typo")], input="x\n")
     assert result.exit_code == ExitCode.NOT_FOUND
     assert "no store at" in result.stderr
+    assert "mounted" in result.stderr, "a directory below a disk that is not mounted is missing too"
     assert list(tmp_path.iterdir()) == []
 
 

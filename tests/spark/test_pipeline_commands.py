@@ -89,6 +89,7 @@ def test_arguments_are_checked_before_spark_starts(tmp_path: Path, line: str, to
     assert found.returncode == 2, found.stderr
     assert "JDK" not in found.stderr
     assert told in found.stderr.replace("-", "_"), found.stderr
+    assert "`stratalog config`" not in found.stderr, "it does not list the arguments of pipelines"
 
 
 def test_small_and_header_only_work_needs_no_spark(tmp_path: Path) -> None:

@@ -406,6 +406,28 @@ def test_the_archive_is_the_same_log(tmp_path: Path) -> None:
     assert delta_rows(output) == rows
 
 
+def test_a_run_without_new_sealed_records_says_where_the_others_are(tmp_path: Path) -> None:
+    log, output = tmp_path / "log", tmp_path / "out"
+    with stratalog.open(log) as store:
+        topic = store.create_topic("orders", 2)
+        store.create_topic("none")
+        for number in range(3):
+            topic.append(b"v", partition=number % 2, timestamp=NEW_YEAR_MS)
+    nothing = run(log, output)
+    assert nothing.counts["records"] == 0
+    [note] = nothing.notes
+    assert note == (
+        "orders: nothing new is sealed, and 3 offsets are in active segments: seal them"
+        " (stratalog roll orders), or pass include_active (--include-active)"
+    )
+    assert run(log, output, include_active=True).notes == ()
+    assert run(log, output).notes == ()
+    with stratalog.open(log) as store:
+        store["orders"].roll()
+        store["orders"].append(b"v", timestamp=NEW_YEAR_MS, partition=0)
+    assert "1 offset is in an active segment" in run(log, output).notes[0]
+
+
 def test_an_output_that_is_something_else_is_told(tmp_path: Path) -> None:
     import pyarrow as pa
 

@@ -291,7 +291,7 @@ def test_what_is_wrong_is_told_before_a_task_runs(
 def test_modes_and_topics_that_cannot_be(log: Path) -> None:
     with pytest.raises(ConfigError, match="append-only"):
         make_writer({"path": str(log), "topic": "t"}, schema_of("value string"), True)
-    with pytest.raises(UnknownTopicError, match="there are keyed, other, small, t"):
+    with pytest.raises(UnknownTopicError, match="there are: keyed, other, small, t; the sink"):
         make_writer({"path": str(log), "topic": "nope"}, schema_of("value string"), False)
     with pytest.raises(StratalogError):
         make_writer({"path": str(log / "nope"), "topic": "t"}, schema_of("value string"), False)

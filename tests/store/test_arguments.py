@@ -258,6 +258,22 @@ def test_text_and_objects_are_shown_the_way(store: Store) -> None:
         assert "serializer" not in str(caught.value), "headers have none"
 
 
+def test_records_and_frames_in_a_wrong_place_are_shown_the_way(store: Store) -> None:
+    topic, record = store["one"], Record(b"v", b"k")
+    with pytest.raises(errors.InvalidRecordError, match=r"not Record; append a Record with append_many\("):
+        topic.append(record)  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidArgumentError, match=r"records must be a list of records, not Record\("):
+        topic.append_many(record)  # type: ignore[arg-type]
+    for frame in (store["t"].scan(), store["t"].to_pandas(), store["t"].to_polars()):
+        with pytest.raises(errors.InvalidArgumentError, match=r"pyarrow\.table\(\.\.\.\) makes an"):
+            topic.append_many(frame)
+    with pytest.raises(errors.InvalidArgumentError, match="milliseconds or a datetime, not '2026-01-01'"):
+        topic.append(b"v", timestamp="2026-01-01")  # type: ignore[arg-type]
+    assert topic.log_end_offset() == 0
+    topic.append_many(pa.table(store["t"].scan()))
+    assert topic.log_end_offset() == 1
+
+
 NO_TABLES = {
     "'key' must be binary, not int64": pa.table({"value": [b"v"], "key": [1]}),
     "'value' must be binary, not int64": pa.table({"value": [1], "key": [b"k"]}),

@@ -544,6 +544,8 @@ def test_what_cannot_be_committed_is_refused(store: Store, orders: Topic) -> Non
     for each in wrong:
         with pytest.raises(InvalidArgumentError):
             consumer.commit(each)
+    with pytest.raises(InvalidArgumentError, match="record must be a Record that was read"):
+        consumer.commit(Record(b"made by hand"))
     with pytest.raises(InvalidArgumentError, match="topic must be a string"):
         consumer.committed(5)  # type: ignore[arg-type]
     assert store.groups.offsets.all() == {}

@@ -67,6 +67,25 @@ def test_names_are_checked(store: Store) -> None:
     assert store.topics() == ["a.b"]
 
 
+def test_an_unknown_topic_is_answered_with_a_similar_one_or_with_some(store: Store, tmp_path: Path) -> None:
+    def told(asked: Store, name: str) -> str:
+        with pytest.raises(errors.UnknownTopicError) as caught:
+            asked.topic(name)
+        return str(caught.value)
+
+    with store.transaction("makes internal topics"):
+        pass
+    assert told(store, "nope") == "no topic 'nope'; there are: none yet"
+    for number in range(12):
+        store.create_topic(f"t{number:02}")
+    store.create_topic("orders")
+    listed = "orders, t00, t01, t02, t03, t04, t05, t06, t07, t08 and 3 more"
+    with stratalog.open(tmp_path / "data", read_only=True) as reader:
+        for asked in (store, reader):
+            assert told(asked, "order") == "no topic 'order'; did you mean orders?"
+            assert told(asked, "nope") == f"no topic 'nope'; there are: {listed}"
+
+
 def test_unknown_partitions_and_offsets(store: Store) -> None:
     topic = store.create_topic("t", partitions=2)
     topic.append(b"x", partition=1)

@@ -177,6 +177,18 @@ def test_names_are_kafkas_and_a_wrong_one_is_told(broker: LocalBroker) -> None:
         broker.delay_next("Fetch", 0)
     with pytest.raises(InvalidArgumentError, match="when"):
         broker.drop_next("Fetch", when="never")  # type: ignore[arg-type]
+    by_type: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+        ("api must be a string, not 0", (0, "NOT_COORDINATOR"), {}),
+        ("error must be a string, not 19", ("Produce", 19), {}),
+        ("topic must be a string, not b'o'", ("Produce", "NONE"), {"topic": b"o"}),
+        ("partition must be a whole number, not '0'", ("Produce", "NONE"), {"partition": "0"}),
+        ("times must be a whole number, not '2'", ("Produce", "NONE"), {"times": "2"}),
+    ]
+    for words, arguments, named in by_type:
+        with pytest.raises(InvalidArgumentError, match=words):
+            broker.fail_next(*arguments, **named)
+    with pytest.raises(InvalidArgumentError, match="seconds must be a number of seconds, not '1'"):
+        broker.delay_next("Fetch", "1")  # type: ignore[arg-type]
     broker.stop()
     with pytest.raises(ClosedError):
         broker.fail_next("Produce", "NOT_ENOUGH_REPLICAS")

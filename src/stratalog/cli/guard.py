@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import typer
 
@@ -187,6 +188,7 @@ def explain_usage(error: BaseException) -> None:
 
     Without arguments it is the help page: the parser shows only pages that it drew itself.
     """
+    _place_option(error)
     tell = getattr(error, "format_message", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         if tell is not None and tell():
@@ -198,6 +200,19 @@ def explain_usage(error: BaseException) -> None:
     path = "stratalog" if context is None else context.command_path
     complain(f"{tell().rstrip('.')} — see `{path} -h`")
     raise SystemExit(ExitCode.USAGE) from None
+
+
+_BEHIND = ("--json", "--read-only", "--store-config", "-S", "--bootstrap-server", "--command-config")
+"""Options of every command that a group of commands does not take."""
+
+
+def _place_option(error: Any) -> None:
+    """Make the error say where an option of every command stands if it was given to a group of commands."""
+    context: Any = getattr(error, "ctx", None)
+    option = getattr(error, "option_name", "")
+    if option in _BEHIND and hasattr(getattr(context, "command", None), "list_commands"):
+        error.message = f"{option} stands behind the command: `{context.command_path} COMMAND … {option}`"
+        error.possibilities = None
 
 
 def complain(message: str) -> None:
@@ -243,11 +258,12 @@ def stopped_by_sigterm() -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def hinting(kind: type[BaseException], hint: str) -> Iterator[None]:
-    """Add to errors of a kind a hint that fits the command better than the usual one."""
+    """Add to errors of a kind a hint that fits the command better than the usual one; the innermost stays."""
     try:
         yield
     except kind as error:
-        error.add_note(hint)
+        if not getattr(error, "__notes__", None):
+            error.add_note(hint)
         raise
 
 

@@ -70,7 +70,11 @@ class _AsItIs:
             return value
         if kind is int:
             return [_whole(each, param, ctx) for each in value] if several else _whole(value, param, ctx)
-        return _usual_conversion(param).coerce(value, param=param, ctx=ctx)
+        try:
+            return _usual_conversion(param).coerce(value, param=param, ctx=ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
 
 
 def _whole(text: Any, param: Any, ctx: Any) -> int:
@@ -300,7 +304,9 @@ class Session:
                     f"no store at {there}: the directory has no meta.properties, no stratalog.settings and"
                     f" no partition — is its disk mounted, is the path right? {make}"
                 )
-            raise NotFoundError(f"no store at {paths[0]} — {make}")
+            raise NotFoundError(
+                f"no store at {paths[0]}: no such directory — is its disk mounted, is the path right? {make}"
+            )
 
     def tell(self, facts: object, *shown: Table | str) -> None:
         """Print a result: ``facts`` as JSON, or tables on stdout and messages on stderr."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from stratalog.config.units import epoch_ms, parse_time
 from stratalog.errors import NOT_BYTES, InvalidArgumentError
+from stratalog.model import Record
 
 LARGEST = 2**63 - 1
 
@@ -82,11 +83,9 @@ def check_timestamp(name: str, value: Any) -> int:
                 f" value.astimezone()"
             )
         return epoch_ms(value)
-    if isinstance(value, float):
-        raise InvalidArgumentError(
-            f"{name} must be a whole number of milliseconds or a datetime, not {value!r};"
-            " for seconds use int(seconds * 1000)"
-        )
+    if isinstance(value, float | str):
+        error = wrong_type(name, "a whole number of milliseconds or a datetime", value)
+        raise error.advising("for seconds use int(seconds * 1000)" if isinstance(value, float) else "")
     if isinstance(value, dt.date | dt.timedelta):
         raise wrong_type(name, "epoch milliseconds or a datetime with a time zone", value)
     return check_number(name, value)
@@ -112,9 +111,12 @@ def check_mapping(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def check_list(name: str, values: Any, wanted: str) -> list[Any]:
-    """Return the values as a list; a string, bytes or a mapping is not taken for one."""
+    """Return the values as a list; a string, bytes, a mapping, a record or a frame is not taken for one."""
+    if hasattr(values, "__arrow_c_stream__"):
+        error = wrong_type(name, f"a list of {wanted}", type(values))
+        raise error.advising("pyarrow.table(...) makes an Arrow table of it")
     try:
-        if isinstance(values, str | bytes | Mapping):
+        if isinstance(values, str | bytes | Mapping | Record):
             raise TypeError
         iterator = iter(values)
     except TypeError:

@@ -398,10 +398,9 @@ class Topics:
                 try:
                     facts = self._known[name] = staging.facts_of(store, name)
                 except UnknownTopicError as error:
-                    listed = ", ".join(store.topics()[:20]) or "none"
                     raise UnknownTopicError(
                         f"{error}; the sink creates none: run 'stratalog topic create {name}' or call"
-                        f" store.create_topic; there are {listed}"
+                        " store.create_topic"
                     ) from None
         return facts
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from stratalog import locks
-from stratalog.config import BrokerConfig, TopicConfig, parse_overrides, topic_config, with_profile
-from stratalog.errors import ClosedError, StorageError
+from stratalog.config import BrokerConfig, TopicConfig, parse_overrides, suggest, topic_config, with_profile
+from stratalog.errors import ClosedError, StorageError, UnknownTopicError
 from stratalog.format.metadata import new_id
 from stratalog.format.settings import MAX_PARTITIONS as MAX_PARTITIONS
 from stratalog.log.arguments import check_number
@@ -30,6 +30,9 @@ from stratalog.store.logdir import LogDir
 
 NO_POLICY: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
 
+
+LISTED = 10
+"""How many topics an error about an unknown one names."""
 
 Place: TypeAlias = tuple[LogDir, str]
 """The log directory a partition is in, and its own directory."""
@@ -72,6 +75,16 @@ def new_topic(
     entry = TopicEntry(name, new_id(), count, parse_overrides(with_profile(config or {})))
     entry.config(broker)
     return entry
+
+
+def no_topic(name: str, known: Iterable[str], where: str = "") -> UnknownTopicError:
+    """Build the error for a name without a topic: it names a similar topic, or the first ones of others."""
+    own = sorted(each for each in known if not each.startswith("__"))
+    if hint := suggest(name, own):
+        return UnknownTopicError(f"no topic {name!r}{where}{hint}")
+    listed = ", ".join(own[:LISTED]) or "none yet"
+    more = f" and {len(own) - LISTED} more" if len(own) > LISTED else ""
+    return UnknownTopicError(f"no topic {name!r}{where}; there are: {listed}{more}")
 
 
 View: TypeAlias = PartitionWriter | PartitionFollower

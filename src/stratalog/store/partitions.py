@@ -25,7 +25,7 @@ from stratalog.log.context import LogContext, PartitionLocation
 from stratalog.log.read.follower import Cold, PartitionFollower
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.background import Ticker
-from stratalog.store.catalog import Changes, Registry, TopicEntry
+from stratalog.store.catalog import Changes, Registry, TopicEntry, no_topic
 from stratalog.store.checkpoints import bring_up_to_date
 from stratalog.store.lifecycle.claims import Claims
 from stratalog.store.logdir import LogDir, LogDirs, at_once
@@ -102,8 +102,7 @@ class Partitions:
             self.opening.look()
         entry = self.registry.topic(name)
         if entry is None:
-            known = ", ".join(sorted(self.entries)[:10]) or "none yet"
-            raise UnknownTopicError(f"no topic {name!r}; there are: {known}")
+            raise no_topic(name, self.entries)
         return entry
 
     def view(self, name: str, partition: int) -> PartitionWriter | PartitionFollower:

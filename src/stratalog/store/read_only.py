@@ -24,7 +24,7 @@ from stratalog.log.read.reader import Isolation
 from stratalog.log.segment.segment import Segment
 from stratalog.log.write.segment_list import aborted_in, of_segments
 from stratalog.model import SegmentInfo
-from stratalog.store.catalog import TopicEntry
+from stratalog.store.catalog import TopicEntry, no_topic
 from stratalog.store.partitions import Partitions
 
 if TYPE_CHECKING:
@@ -202,8 +202,7 @@ class ReadOnlyLogs:
             self._list_archive()
             if topic in self._archived:
                 return self._archived[topic].entry
-            known = ", ".join(self.topics()[:10]) or "none"
-            raise UnknownTopicError(f"no topic {topic!r} in {self}; there are: {known}")
+            raise no_topic(topic, self.topics(), f" in {self}")
 
     def partitions(self, topic: str) -> list[int]:
         """Return the partitions of a topic; of one that is spread over brokers those that are here."""

@@ -15,6 +15,7 @@ from stratalog.broker.metadata import find_topic
 from stratalog.broker.server import Api, Broker, Request
 from stratalog.config import suggest
 from stratalog.errors import InvalidArgumentError
+from stratalog.log.arguments import check_number, check_optional, check_seconds, check_text
 from stratalog.wire.messages import snake
 from stratalog.wire.schema import Struct, table
 
@@ -121,6 +122,10 @@ class Faults:
         such a request is done. ``times=None`` means until `clear_faults`.
         """
         name = self._check(api, times)
+        check_text("error", error)
+        check_optional("partition", partition)
+        if topic is not None:
+            check_text("topic", topic)
         if error not in ERRORS:
             raise InvalidArgumentError(
                 f"{error!r} is not an error of Kafka{suggest(error.upper(), ERRORS)}; expected one of"
@@ -133,7 +138,7 @@ class Faults:
     def delay_next(self, api: str, seconds: float, *, times: int | None = 1) -> None:
         """Do what the next requests of an API ask for after a time. Other connections go on."""
         name = self._check(api, times)
-        if not seconds > 0:
+        if check_seconds("seconds", seconds) is None or not seconds > 0:
             raise InvalidArgumentError(f"seconds: expected more than 0, got {seconds!r}")
         self._add(name, _Fault("delay", times, seconds=seconds))
 
@@ -152,11 +157,11 @@ class Faults:
         self._broker.loop.call_soon(self._go_on)
 
     def _check(self, api: str, times: int | None) -> str:
-        if api not in self._by_name:
+        if check_text("api", api) not in self._by_name:
             known = ", ".join(sorted(self._by_name))
             hint = suggest(api, self._by_name)
             raise InvalidArgumentError(f"{api!r} is not an API of this broker{hint}; it serves {known}")
-        if times is not None and times < 1:
+        if times is not None and check_number("times", times) < 1:
             raise InvalidArgumentError(f"times: expected 1 or more, or None for always, got {times!r}")
         return api
 

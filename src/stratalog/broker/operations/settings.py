@@ -64,7 +64,10 @@ def read_properties(text: str, path: str) -> dict[str, Given]:
 
 
 def parse(given: Mapping[str, Given]) -> ServeSettings:
-    """Check every setting; ConfigError names the first wrong one and where it was given."""
+    """Check every setting; ConfigError names all unknown ones or the first wrong one, and where it is."""
+    unknown = [name for name in given if name not in NAMES and name not in BROKER_NAMES]
+    if unknown:
+        raise _unknown(unknown, given)
     listener = advertised = None
     log_dirs: tuple[str, ...] = ()
     auto_create = True
@@ -83,7 +86,7 @@ def parse(given: Mapping[str, Given]) -> ServeSettings:
             elif name in _LIMITS:
                 limits[_LIMITS[name].name] = _limit(name, value)
             else:
-                _check_store(name, value)
+                BrokerConfig.parse({name: value})
                 store[name] = value
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
@@ -120,8 +123,12 @@ def _limit(name: str, value: str) -> Any:
     return number
 
 
-def _check_store(name: str, value: str) -> None:
-    if name not in BROKER_NAMES:
-        known = (*NAMES, *BROKER_NAMES)
-        raise ConfigError(f"{name} is not a setting of this broker{suggest(name, known)}; leave it out")
-    BrokerConfig.parse({name: value})
+def _unknown(names: list[str], given: Mapping[str, Given]) -> ConfigError:
+    """Build the error for settings that this broker does not have."""
+    hints = {name: suggest(name, (*NAMES, *BROKER_NAMES)) for name in names}
+    first, *others = names
+    more = ", ".join(f"{name} ({given[name].where}{hints[name]})" for name in others)
+    return ConfigError(
+        f"{given[first].where}: {first} is not a setting of this broker{hints[first]}; leave it out"
+        + (f", and also {more}" if more else "")
+    )

@@ -45,7 +45,7 @@ from stratalog.cli.session import (
     opt,
 )
 from stratalog.config.units import format_bytes, format_duration_ms, parse_duration_ms
-from stratalog.errors import ArchiveError, InvalidArgumentError, StratalogError, UnknownTopicError
+from stratalog.errors import ArchiveError, InvalidArgumentError, StratalogError
 from stratalog.model import SegmentState
 
 if TYPE_CHECKING:
@@ -391,9 +391,12 @@ def lifecycle(session: Session, topic: OptionalTopic = None) -> None:
     with session.look() as client:
         numbers = client.lifecycle()
     if topic is not None:
+        known = {each.topic for each in numbers}
         numbers = [each for each in numbers if each.topic == topic]
         if not numbers:
-            raise UnknownTopicError(f"no topic {topic}")
+            from stratalog.store.catalog import no_topic
+
+            raise no_topic(topic, known)
     notes = []
     for each in numbers:
         name = f"{each.topic}-{each.partition}"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stratalog.broker.server import Address
 
 LISTEN = "127.0.0.1:9092"
+SETTINGS_ARE_IN = "`stratalog config` lists the settings of the store, docs/BROKER.md those of the broker"
 SWITCH_INTERVAL_S = 0.0005
 """How long another Python thread (the janitor, a sync) keeps the interpreter from the loop at most: Python's
 own 5 ms would be most of what a small request takes."""
@@ -68,7 +69,8 @@ def serve(
     began_s = time.monotonic()
     gc.disable()  # until it is ready: all that is made before stays
     session.refuse_read_only()
-    settings = _settings(session, config)
+    with hinting(ConfigError, SETTINGS_ARE_IN):
+        settings = _settings(session, config)
     host, port = (
         settings.listener or _address("--listen", LISTEN) if listen is None else _address("--listen", listen)
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stratalog.cli.console import Table, counted, show
-from stratalog.cli.guard import WrongUsage
+from stratalog.cli.guard import WrongUsage, hinting
 from stratalog.cli.session import (
     OptionalTopic,
     Session,
@@ -37,7 +38,7 @@ from stratalog.config import (
 )
 from stratalog.config.settings import INT_MAX
 from stratalog.config.units import format_bytes
-from stratalog.errors import ConfigError, NotFoundError, TopicExistsError
+from stratalog.errors import ConfigError, NotFoundError, TopicExistsError, UnknownTopicError
 
 if TYPE_CHECKING:
     from stratalog.cli.places.contract import PartitionFacts
@@ -296,7 +297,9 @@ def config(
     Without a topic no store is needed. A single match of --find, or an exact one, is shown in full.
     """
     if topic is not None:
-        with session.reads() as source:
+        shows = f"`stratalog config --find {topic}` shows the setting"
+        mistaken = hinting(UnknownTopicError, shows) if topic in _BY_NAME else nullcontext()
+        with mistaken, session.reads() as source:
             entries = source.settings(topic)
         entries = [
             entry

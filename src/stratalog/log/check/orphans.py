@@ -21,7 +21,8 @@ from stratalog.log.segment.directory_state import settled_view
 from stratalog.log.segment.segment import Segment
 
 MISSING_LOG = (
-    "the log file is missing, but its indexes exist; `repair --action drop-damaged` accepts the loss"
+    "the log file is missing, but its indexes exist;"
+    " `stratalog repair TOPIC --action drop-damaged` accepts the loss"
 )
 
 

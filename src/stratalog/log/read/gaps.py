@@ -87,7 +87,7 @@ def lost_behind(segment: Segment, first: int, goes_on: int, *, last: bool = Fals
     behind = "no segment follows" if last else f"the next one begins at {goes_on}"
     reason = (
         f"offsets {first}-{goes_on - 1} are missing: the segment before them ends at {first}, {behind};"
-        " `stratalog repair --action drop-damaged` accepts the loss"
+        " `stratalog repair TOPIC --action drop-damaged` accepts the loss"
     )
     path = posixpath.join(segment.directory, f"{segment_name(first)}.log")
     return Damage(path, UNKNOWN, UNKNOWN, first, goes_on - 1, reason)

@@ -264,7 +264,7 @@ class Segment:
         if seal.size_bytes != self.size:
             raise CorruptionError(
                 f"the seal says {seal.size_bytes} bytes, the log has {self.size}; if another program rewrote"
-                " this segment, `stratalog repair --action rebuild-indexes` accepts it as it is",
+                " this segment, `stratalog repair TOPIC --action rebuild-indexes` accepts it as it is",
                 path=self.path(),
                 position=min(seal.size_bytes, self.size),
             )
@@ -376,7 +376,7 @@ class Segment:
         seal = self.seal
         if seal is not None and (kernel.crc32c(data) if data else 0) != seal.txn_index_crc:
             raise CorruptionError(
-                "the transaction index does not match the segment's seal; `stratalog repair --action"
+                "the transaction index does not match the segment's seal; `stratalog repair TOPIC --action"
                 " rebuild-indexes` makes it again from the log",
                 path=self.path("txnindex"),
             )

@@ -62,6 +62,7 @@ from stratalog.spark.sink import (
     task_number,
 )
 from stratalog.store.admin.admin import connect
+from stratalog.store.catalog import no_topic
 from stratalog.store.journal.staging import Place, root_of
 from stratalog.store.store import open_store
 
@@ -264,11 +265,9 @@ def rules_of(paths: tuple[str, ...], topic: str) -> Rules:
     """Read the rules from the store; raise UnknownTopicError if it has no such topic."""
     with open_store(list(paths), read_only=True) as store:
         if topic not in store.topics():
-            listed = ", ".join(store.topics()[:20]) or "none"
-            raise UnknownTopicError(
-                f"no topic {topic!r} in {', '.join(paths)}; there are {listed}. Pass partitions to create it,"
-                f" or run 'stratalog topic create {topic}'"
-            )
+            missing = no_topic(topic, store.topics(), f" in {', '.join(paths)}")
+            way_out = f"pass partitions to create it, or run 'stratalog topic create {topic}'"
+            raise UnknownTopicError(f"{missing}; {way_out}")
         found = store.topic(topic)
         config = found.config
         checked = not config.log_append_time

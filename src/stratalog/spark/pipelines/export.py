@@ -334,7 +334,7 @@ class _Run:
             for old, new in payload.renamed.items()
         }
         note = f"sent {resent} files of dead letters that an earlier run could not"
-        notes = (*planned.lost, *sorted(renamed), *self._about(done.misfits))
+        notes = (*planned.lost, *planned.unsealed, *sorted(renamed), *self._about(done.misfits))
         return done, (*((note,) if resent else ()), *notes)
 
     def _about(self, misfits: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
@@ -457,6 +457,8 @@ class Plan:
     ranges: tuple[LogRange, ...] = ()
     lost: tuple[str, ...] = ()
     """Sentences about offsets that were never exported and are no longer in the log."""
+    unsealed: tuple[str, ...] = ()
+    """Sentences about offsets in active segments, if nothing else is new."""
 
 
 def logs_of(logs: Logs, topics: Sequence[str]) -> dict[Log, LogView]:
@@ -491,16 +493,19 @@ def plan(logs: Logs, views: Mapping[Log, LogView], wanted: Wanted, table: LakeTa
     ends: dict[Log, int] = {}
     lost: list[str] = []
     ranges: list[LogRange] = []
+    active: Counter[str] = Counter()
     for log, view in views.items():
         first, end = view.log_start_offset, _sealed_end(view, wanted)
         start = before.get(log, first)
+        active[log.topic] += max(0, view.end_offset(wanted.isolation) - max(start, end))
         if start < first:
             lost.append(_lose(log, start, first, view.end_offset(), wanted.fail_on_data_loss))
             start = first
         if start < end:
             ends[log] = end
             ranges.append(LogRange(log.topic, log.partition, start, end, wanted.since_ms, wanted.until_ms))
-    return Plan(before, ends, tuple(cut(logs, ranges)), tuple(lost))
+    unsealed = () if ends else tuple(_unsealed(topic, count) for topic, count in active.items() if count)
+    return Plan(before, ends, tuple(cut(logs, ranges)), tuple(lost), unsealed)
 
 
 def _again(
@@ -543,6 +548,14 @@ def _sealed_end(view: LogView, wanted: Wanted) -> int:
     if segments and segments[-1].is_active and not wanted.include_active:
         end = min(end, segments[-1].base_offset)
     return max(end, view.log_start_offset)
+
+
+def _unsealed(topic: str, count: int) -> str:
+    where = "1 offset is in an active segment" if count == 1 else f"{count} offsets are in active segments"
+    return (
+        f"{topic}: nothing new is sealed, and {where}: seal them (stratalog roll {topic}),"
+        " or pass include_active (--include-active)"
+    )
 
 
 def _lose(log: Log, start: int, first: int, end: int, fail: bool) -> str:

@@ -560,7 +560,7 @@ class Consumer:
         of a topic that was deleted are skipped.
         """
         if record is not None:
-            if not isinstance(record, Record):
+            if not isinstance(record, Record) or record.partition < 0:
                 raise wrong_type("record", "a Record that was read", record)
             at = self._owned(record.topic, record.partition)
             self._commit({at: check_number("offset", record.offset, 0) + 1}, sync)

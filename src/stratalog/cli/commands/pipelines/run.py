@@ -106,7 +106,8 @@ class Run:
                 from stratalog.spark.pipelines.executors import OnDemand
 
                 spark = OnDemand(start)
-            with bars("tasks") as progress:
+            options = f"see `stratalog pipeline {name} -h`"
+            with bars("tasks") as progress, guard.hinting(ConfigError, options):
                 result = pipeline(name)(spark, **place, **arguments, progress=progress)
         self.tell(result, show)
         if not result.ok:
