@@ -13,6 +13,7 @@ SLOW = (
     "tests/broker/test_broker_fuzz.py",
     "tests/broker/test_broker_kcat.py",
     "tests/broker/test_broker_transactions_clients.py",
+    "tests/cli/test_cli_beside_a_broker.py",
     "tests/cli/test_cli_copies.py",
     "tests/cli/test_cli_damage_named.py",
     "tests/cli/test_cli_end_to_end.py",

@@ -327,6 +327,22 @@ def test_offsets_by_name_from_the_version_that_has_them(wire: Wire, store: Store
     assert listed(wire, 11, -1, epoch=9)[0] == Code.UNKNOWN_LEADER_EPOCH
 
 
+def test_offsets_of_archived_segments(tmp_path: Path) -> None:
+    settings = {"log.archive.url": str(tmp_path / "archive")}
+    with stratalog.open(tmp_path / "data", settings) as store, stratalog.serve(store) as broker:
+        tiered = {"remote.storage.enable": True, "local.retention.bytes": 0, "retention.ms": -1}
+        topic = store.create_topic("orders", config=tiered)
+        for timestamp in range(10):
+            topic.append(b"x", timestamp=timestamp)
+            if timestamp in (3, 6):
+                topic.roll()
+        store.archive()
+        store.janitor()
+        with client(broker) as wire:
+            offsets = {at: listed(wire, 11, at)[:2] for at in (-1, -2, -4, -5, 2)}
+    assert offsets == {-1: (0, 10), -2: (0, 0), -4: (0, 7), -5: (0, 6), 2: (0, 2)}
+
+
 def test_epochs_beyond_ours_and_of_the_past(wire: Wire, store: Store) -> None:
     store.create_topic("orders").append(b"x")
 

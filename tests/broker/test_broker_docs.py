@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
 from stratalog import Broker
+from stratalog.broker.operations.settings import NAMES
+from stratalog.broker.server import Limits
 from tests.interop.client_programs import PROGRAMS
 from tests.interop.connector import CONNECTOR_VERSION
 
@@ -20,6 +23,16 @@ def test_the_table_of_apis_is_that_of_the_code(broker: Broker) -> None:
     ]
     table = PAGE.read_text().partition("<!-- apis -->")[2].split("\n\n")[1]
     assert table.splitlines()[2:] == rows
+
+
+def test_the_table_of_settings_is_that_of_the_code() -> None:
+    table = PAGE.read_text().partition("| setting | default | |\n")[2].split("\n\n")[0]
+    told = dict(re.findall(r"^\| `([a-z.]+)` \| *`?([^`|]*?)`? *\|", table, re.MULTILINE))
+    assert set(told) | {"log.dir"} == set(NAMES)
+    for each in dataclasses.fields(Limits):
+        value: object = each.default
+        default = ",".join(value) if isinstance(value, tuple) else str(value)
+        assert told[each.name.replace("_", ".")] == default, each.name
 
 
 def test_the_table_of_clients_has_the_versions_that_are_tested() -> None:

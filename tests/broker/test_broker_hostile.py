@@ -217,6 +217,7 @@ def test_a_client_that_left_waits_for_nothing(broker: Broker, store: Store) -> N
 def test_a_client_that_left_during_a_look_elsewhere_waits_for_nothing(
     broker: Broker, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And while the archive is slow, the others are answered."""
     store.create_topic("orders")
     end = store.partitions.registry.views("orders")[0].ends  # type: ignore[union-attr]
     reading, go_on = threading.Event(), threading.Event()
@@ -232,6 +233,8 @@ def test_a_client_that_left_during_a_look_elsewhere_waits_for_nothing(
     with client(broker) as wire:
         wire.sock.sendall(wire.frame("Fetch", 12, **fetch_fields("orders", 0, wait_ms=2**31 - 1)))
         assert reading.wait(WAIT_S)
+        with client(broker) as other:
+            assert other.ask("Produce", 9, **produce_fields("gone", batch(b"x"))).responses
     until(lambda: not broker.connections)
     go_on.set()
     broker.stop()  # after what the other thread brought

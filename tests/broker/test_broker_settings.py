@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 import stratalog
 from stratalog.broker.operations.settings import parse, parse_listener, read_properties
 from stratalog.broker.server import Address
+from stratalog.cli.commands.serve import MOST_FILES
 from stratalog.errors import ConfigError
 from tests.broker.test_broker_admin import BROKER, described
 from tests.broker.test_broker_bytes import Wire
@@ -65,6 +67,22 @@ def test_a_file_the_environment_and_options_in_this_order(tmp_path: Path) -> Non
     assert values["auto.create.topics.enable"] == "false"
     assert values["log.dirs"] == f"{tmp_path}/a,{tmp_path}/b"
     assert (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_low_limit_of_open_files_is_raised(tmp_path: Path) -> None:
+    """Shells often have 1,024, which is less than ``max.connections``."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    command = [sys.executable, "-m", "stratalog", "serve", "--data", str(tmp_path / "data"), "--json"]
+    with subprocess.Popen(
+        ["sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", *command, "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        json.loads(process.stdout.readline())
+        wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (wanted, hard)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
 
 
 def _asked(pid: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,19 +55,22 @@ def lines(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
 def test_a_full_disk_is_one_line_and_not_one_for_each_request(
     wire: Wire, store: Store, fs: FailingFileSystem, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store.create_topic("orders")
+    store.create_topic("orders").append(b"before")
     fs.inject(FULL)
     for version in (9, 3):
         for _ in range(20):
             told = wire.ask("Produce", version, **produce_fields("orders", batch(b"x")))
             assert told.responses[0].partition_responses[0].error_code == Code.KAFKA_STORAGE_ERROR
+    [part] = wire.ask("Fetch", 12, **fetch_fields("orders", 0)).responses[0].partitions
+    assert (part.error_code, part.high_watermark) == (0, 1)
+    assert b"before" in bytes(part.records)
     until(lambda: bool(lines(caplog, "Produce failed: ")))
     [line] = lines(caplog, "Produce failed: ")
     assert "orders-0" in line
     assert "No space left on device" in line
     fs.heal()
     told = wire.ask("Produce", 9, **produce_fields("orders", batch(b"x")))
-    assert told.responses[0].partition_responses[0].base_offset == 0
+    assert told.responses[0].partition_responses[0].base_offset == 1
 
 
 def test_a_client_that_sends_nonsense_is_no_trouble_of_the_broker(
@@ -124,8 +128,30 @@ def test_a_refused_connection_is_in_the_log(store: Store, caplog: pytest.LogCapt
         for _ in range(3):
             with client(broker) as other:
                 assert other.closed
+        until(lambda: bool(lines(caplog, "was refused")))
         [line] = lines(caplog, "was refused")
         assert "1 of max.connections=1" in line
+
+
+def test_one_address_does_not_take_all_connections(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    limits = Limits(max_connections_per_ip=2)
+    with stratalog.serve(store, limits=limits) as broker, client(broker) as first, client(broker) as second:
+        for each in (first, second):
+            assert each.ask("ApiVersions", 3).error_code == 0
+        with client(broker) as third:
+            assert third.closed
+        until(lambda: bool(lines(caplog, "was refused")))
+        [line] = lines(caplog, "was refused")
+        assert "2 of max.connections.per.ip=2 from there" in line
+        with socket.socket() as other:
+            other.bind(("127.0.0.2", 0))
+            other.connect(broker.address)
+            other.sendall(first.frame("ApiVersions", 3))
+            assert other.recv(1)
+        first.sock.close()
+        until(lambda: len(broker.connections) == 1)
+        with client(broker) as third:
+            assert third.ask("ApiVersions", 3).error_code == 0
 
 
 def test_an_unexpected_error_in_a_thread_is_in_the_log(

@@ -20,7 +20,7 @@ from stratalog.fs import DirectoryLock
 
 HOLDER = """
 import sys, stratalog
-with stratalog.open(sys.argv[1]) as store:
+with stratalog.open(sys.argv[1]) as store, stratalog.serve(store):
     topic = store.create_topic("held", partitions=1)
     topic.append(b"from the holder")
     print("ready", flush=True)
@@ -38,7 +38,7 @@ def stratalog(data, *arguments: str, stdin: str = "", **options) -> subprocess.C
 
 @pytest.fixture
 def held(tmp_path):
-    """A store that another process has open for writing."""
+    """A store that another process has open for writing, and serves."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:

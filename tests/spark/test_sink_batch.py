@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark import TaskContext
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql.types import (
@@ -39,6 +40,7 @@ from stratalog.errors import (
 from stratalog.spark.sink import Sink, Staged, make_stream_writer, make_writer
 from stratalog.spark.source import StratalogSource
 from stratalog.store.journal.staging import owner_of
+from stratalog.testing import ProcessBroker
 from tests.store.staged import stage
 
 if TYPE_CHECKING:
@@ -235,6 +237,31 @@ def test_the_holder_appends_at_the_same_time(spark: SparkSession, log: Path) -> 
     ours = [value for value in found if value[:1] == b"s"]
     assert ours == [b"s" + str(at).encode() * 20 for at in range(2000)]
     assert [value for value in found if value[:1] == b"p"] == [b"p%d" % at for at in range(sent)]
+    assert nothing_left(log)
+
+
+def test_a_broker_serves_what_it_writes(spark: SparkSession, log: Path) -> None:
+    """A client that waits at the end gets the commit at once, among records of other clients."""
+    with ProcessBroker(log) as broker:
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0})
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+        consumer.assign([TopicPartition("small", 0, 0)])
+        assert consumer.poll(0.1) is None
+        producer.produce("small", b"before")
+        assert producer.flush(30) == 0
+        write(spark.range(0, 500, 1, 2).selectExpr("concat('s', id) as value"), log, topic="small")
+        producer.produce("small", b"after")
+        assert producer.flush(30) == 0
+        found: list[bytes] = []
+        while len(found) < 502:
+            message = consumer.poll(30)
+            assert message is not None, f"{len(found)} came"
+            assert message.error() is None, message.error()
+            found.append(message.value() or b"")
+        consumer.close()
+        rows = spark.read.format("stratalog").option("subscribe", "small").load(str(log))
+        assert rows.count() == 502
+    assert found == [b"before", *(b"s%d" % at for at in range(500)), b"after"]
     assert nothing_left(log)
 
 

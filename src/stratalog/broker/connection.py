@@ -2,7 +2,8 @@
 
 A connection answers one request at a time, as Kafka does: while a request waits (for the disk, for new
 records), the next ones stay in the buffer. A frame's memory grows as its bytes arrive, and nothing is read
-while answers wait to be sent. A client whose requests come whole has no buffer: all share the loop's.
+while answers wait to be sent. A client whose requests come whole has no buffer: all share the loop's. Larger
+buffers are counted, and bounded, for all connections together (`stratalog.broker.queued`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Protocol
 
 from stratalog import kernel
 from stratalog.broker.loop import FIRST_BUFFER, READ, WRITE, EventLoop
+from stratalog.broker.queued import QueuedBytes
 
 _size_of = struct.Struct(">i").unpack_from
 NOT_NOW = (errno.EAGAIN, errno.EINTR)
@@ -47,6 +49,7 @@ class Connection:
         sock: socket.socket,
         peer: str,
         max_frame: int,
+        queued: QueuedBytes,
         handle: Callable[[Connection, memoryview], None],
         closed: Callable[[Connection, str], None],
     ) -> None:
@@ -55,6 +58,13 @@ class Connection:
         self._fd = sock.fileno()
         self.peer = peer
         self._max_frame = max_frame
+        self._queued = queued
+        self._held = 0
+        """What is counted of its memory."""
+        self._unsent = 0
+        """Bytes of an answer that the client does not take as fast as they come, if they are many."""
+        self._starved = False
+        """It waits for memory and reads nothing."""
         self._handle = handle
         self._closed = closed
         self._buffer = loop.buffer
@@ -85,6 +95,10 @@ class Connection:
         if parts and not (len(parts) == 1 and not self._out and self._sent(parts[0])):
             self._out.extend(parts)
             self._flush()
+            if self._out:
+                unsent = sum(len(part) for part in self._out if isinstance(part, bytes | memoryview))
+                self._unsent = unsent if unsent > FIRST_BUFFER else 0
+                self._count()
         if self._have and self.open and not self._handling:
             self._take_frames()
 
@@ -110,6 +124,7 @@ class Connection:
         self._out.clear()
         self._sock.close()
         self._closed(self, why)
+        self._queued.forget(self)
         if self.abandoned is not None:
             self.abandoned()
 
@@ -121,13 +136,16 @@ class Connection:
         if events & WRITE:
             self._flush()
         if self.open and events & ~WRITE:
-            self._receive()
+            if self._starved:  # nothing is read now: the client hung up
+                self.close()
+            else:
+                self._receive()
 
     def _receive(self) -> None:
         if self.busy and self._buffer is self._loop.buffer:
             self._buffer = memoryview(bytearray(FIRST_BUFFER))
-        if self._have == len(self._buffer):
-            self._grow()
+        if self._have == len(self._buffer) and not self._grow():
+            return
         if len(self._buffer) == FIRST_BUFFER:
             size = kernel.receive(self._fd, self._buffer, self._have)
         else:
@@ -176,33 +194,70 @@ class Connection:
                     raise
         finally:
             self._handling = False
-        if at == self._have and len(self._buffer) <= LARGE_BUFFER:
+        size = len(self._buffer)
+        too_large = size > LARGE_BUFFER or (size > FIRST_BUFFER and self._queued.short)
+        if at == self._have and not too_large:
             self._have = 0
         elif self.open and (at or self._buffer is self._loop.buffer):
             rest = bytes(self._buffer[at : self._have])
-            if self._buffer is self._loop.buffer or (
-                len(self._buffer) > LARGE_BUFFER and len(rest) <= FIRST_BUFFER
-            ):
+            if self._buffer is self._loop.buffer or (too_large and len(rest) <= FIRST_BUFFER):
                 self._buffer = memoryview(bytearray(FIRST_BUFFER))
             self._buffer[: len(rest)] = rest
             self._have = len(rest)
+            if too_large:
+                self._count()
+        if at and size > FIRST_BUFFER:
+            self._queued.served(self)
         self._watch()
 
-    def _grow(self) -> None:
-        """Make room for more of a frame, twice as much as came so far."""
+    def _grow(self) -> bool:
+        """Make room for more of a frame, twice as much as came so far; False if it has to wait for memory."""
+        size = self._wanted()
+        held = len(self._buffer) if len(self._buffer) > FIRST_BUFFER else 0
+        if self._queued.may_take(self, size - held):
+            self._enlarge(size)
+            return True
+        self._starved = True
+        self._watch()
+        return False
+
+    def _wanted(self) -> int:
         whole = self._max_frame + 4
         if self._have >= 4 and not self.busy:
             whole = min(whole, int.from_bytes(self._buffer[:4], "big", signed=True) + 4)
-        larger = memoryview(bytearray(max(self._have + 1, min(2 * self._have, whole))))
+        return max(self._have + 1, min(2 * self._have, whole))
+
+    def _enlarge(self, size: int) -> None:
+        larger = memoryview(bytearray(size))
         larger[: self._have] = self._buffer[: self._have]
         self._buffer = larger
+        self._count()
+
+    def make_room(self) -> None:
+        """Go on with the frame that waited for memory."""
+        self._starved = False
+        self._enlarge(self._wanted())
+        self._watch()
+
+    def give_back(self) -> None:
+        """Give back a buffer that holds nothing."""
+        if not self._have and self.open:
+            self._buffer = self._loop.buffer
+            self._count()
+
+    def _count(self) -> None:
+        """Say how much memory is held beside the first buffer."""
+        held = (len(self._buffer) if len(self._buffer) > FIRST_BUFFER else 0) + self._unsent
+        if held != self._held and self.open:
+            self._held = held
+            self._queued.hold(self, held)
 
     def _watch(self) -> None:
         """Read only while there is room for requests and no answer waits to be sent."""
         if not self.open:
             return
         full = self.busy and self._have >= FIRST_BUFFER
-        events = WRITE if self._out else 0 if full else READ
+        events = WRITE if self._out else 0 if full or self._starved else READ
         if events != self._events:
             self._events = events
             self._loop.change(self._fd, events)
@@ -235,6 +290,9 @@ class Connection:
         except OSError as error:
             self._lost(error)
             return
+        if not out and self._unsent:
+            self._unsent = 0
+            self._count()
         if not out and self._have >= 4 and not self.busy and not self._handling:
             self._take_frames()
         self._watch()

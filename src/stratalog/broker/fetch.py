@@ -123,6 +123,8 @@ class _Fetch:
     def _read(self) -> tuple[Answers, int, bool]:
         """Fetch from every partition; return the answers, their bytes, and whether one failed."""
         most = self._request.broker.limits.fetch_max_bytes
+        if self._looking:  # archived segments are answered from memory
+            most = min(most, self._request.broker.queued.left)
         left, total, failed = max(0, min(self._request.body.max_bytes, most)), 0, False
         answers: Answers = []
         for part in self._parts:

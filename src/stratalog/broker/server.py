@@ -26,6 +26,7 @@ from stratalog.broker.connection import Connection, Part
 from stratalog.broker.groups import committed, coordinator, expiry, listing
 from stratalog.broker.groups.assignors import ASSIGNORS
 from stratalog.broker.loop import READ, EventLoop
+from stratalog.broker.queued import QueuedBytes
 from stratalog.broker.sessions import Sessions
 from stratalog.broker.shortcut import Shortcut
 from stratalog.broker.syncing import Syncs
@@ -54,6 +55,8 @@ class Limits:
     """What one broker takes from its clients; Kafka's names and defaults."""
 
     socket_request_max_bytes: int = 100 << 20
+    queued_max_request_bytes: int = 512 << 20
+    """Of large requests and answers in memory, all connections together; Kafka has no limit."""
     max_connections: int = 10_000
     max_connections_per_ip: int = 10_000
     connections_max_idle_ms: int = 600_000
@@ -305,6 +308,9 @@ class Broker:
         self.loop = EventLoop()
         self.syncs = Syncs(self.loop)
         self.troubles = Troubles(self.loop)
+        self.queued = QueuedBytes(
+            self.loop, limits.queued_max_request_bytes, partial(self.troubles.tell, "queued")
+        )
         self.groups = coordinator.Groups(self)
         self.sessions = Sessions(self.loop, limits.max_incremental_fetch_session_cache_slots)
         self._shortcut = Shortcut(self)
@@ -447,7 +453,13 @@ class Broker:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.socket_send_buffer_bytes)
             connection = Connection(
-                self.loop, sock, ip, limits.socket_request_max_bytes, self._handle, self._gone
+                self.loop,
+                sock,
+                ip,
+                limits.socket_request_max_bytes,
+                self.queued,
+                self._handle,
+                self._gone,
             )
             connection.last_used_s = time.monotonic()
             self.connections.add(connection)

@@ -57,6 +57,18 @@ def collect(broker: Broker) -> Iterator[Metric]:
     yield Metric(
         "stratalog_connections", "gauge", "Open connections of clients.", [({}, len(broker.connections))]
     )
+    yield Metric(
+        "stratalog_queued_bytes",
+        "gauge",
+        "Bytes of large requests and answers in memory.",
+        [({}, broker.queued.taken)],
+    )
+    yield Metric(
+        "stratalog_queued_connections",
+        "gauge",
+        "Connections with a large request that wait for memory.",
+        [({}, broker.queued.waiting)],
+    )
     counters = broker.counters
     for name, told, count in (
         ("connections_accepted", "Connections that were accepted.", counters.accepted),

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import sys
 import time
 from dataclasses import replace
@@ -28,6 +29,8 @@ SETTINGS_ARE_IN = "`stratalog config` lists the settings of the store, docs/BROK
 SWITCH_INTERVAL_S = 0.0005
 """How long another Python thread (the janitor, a sync) keeps the interpreter from the loop at most: Python's
 own 5 ms would be most of what a small request takes."""
+MOST_FILES = 1 << 16
+"""File descriptors that are asked for: one for each connection, and those of segments."""
 
 
 @command
@@ -81,6 +84,7 @@ def serve(
     import stratalog
     from stratalog.broker import Broker
 
+    _allow_files()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
     with (
@@ -118,6 +122,14 @@ def serve(
                 note(f"metrics: {facts['metrics']}")
         with contextlib.suppress(KeyboardInterrupt):
             stopping.wait()
+
+
+def _allow_files() -> None:
+    """Raise the soft limit of file descriptors, often 1,024, as far as the hard one lets, as a JVM does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < MOST_FILES:
+        more = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
 
 
 def _settings(session: Session, path: Path | None) -> ServeSettings:
