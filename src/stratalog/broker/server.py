@@ -449,7 +449,6 @@ class Broker:
             connection = Connection(
                 self.loop, sock, ip, limits.socket_request_max_bytes, self._handle, self._gone
             )
-            connection.last_used_s = time.monotonic()
             self.connections.add(connection)
             self._by_ip[ip] += 1
             self.counters.accepted += 1
@@ -478,7 +477,6 @@ class Broker:
 
     def _handle(self, connection: Connection, frame: memoryview) -> None:
         """Answer one frame. ValueError closes the connection: its bytes cannot be told from here on."""
-        connection.last_used_s = self.loop.turn_s
         try:
             if self._shortcut.take(connection, frame):
                 self.counters.requests[PRODUCE] += 1
