@@ -102,7 +102,7 @@ def _asked(pid: int) -> dict[str, Any]:
         ("listeners=a:1,b:2", "one listener is served"),
         ("listeners=nowhere", "is not HOST:PORT"),
         ("auto.create.topics.enable=perhaps", "must be true or false"),
-        ("group.consumer.assignors=sticky", "line 2: group.consumer.assignors=sticky: must be one or more of"),
+        ("group.consumer.assignors=sticky", "group.consumer.assignors=sticky: must be one or more of range"),
         ("group.consumer.assignors=", "must be one or more of range, uniform"),
     ],
 )
