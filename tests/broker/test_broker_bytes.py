@@ -248,6 +248,29 @@ def test_the_first_batch_always_fits_and_the_next_partition_gets_none(wire: Wire
     assert sizes[1] == 0
 
 
+def test_an_answer_keeps_some_files_open_whatever_the_number_of_partitions(
+    wire: Wire, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratalog.broker.fetch.MAX_FILES", 2)
+    topic = store.create_topic("orders", 6)
+    for number, size in enumerate((1, 0, 5000, 1, 5000, 1)):
+        if size:
+            topic.append(b"x" * size, partition=number)
+    fields = fetch_fields("orders", 0, 3_600_000, min_bytes=1 << 20)
+    [part] = fields["topics"][0].partitions
+    every = [part._replace(partition=number) for number in range(6)]
+
+    def sizes(parts: list[Any]) -> list[int]:
+        topics = [fields["topics"][0]._replace(partitions=parts)]
+        [told] = wire.ask("Fetch", 12, **(fields | {"topics": topics})).responses
+        return [len(each.records) for each in told.partitions]
+
+    found = sizes(every)
+    small, large = found[0], found[2]
+    assert found == [small, 0, large, small, 0, small], "the last two are copied, of what is small"
+    assert sizes([every[4], every[2], every[0]]) == [large, large, small]
+
+
 def test_acks_0_sends_nothing_and_a_failure_closes(wire: Wire, broker: Broker, store: Store) -> None:
     topic = store.create_topic("orders")
     wire.sock.sendall(wire.frame("Produce", 9, **produce_fields("orders", batch(b"x"), acks=0)))

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 import stratalog
 from stratalog import Broker, Store
 from stratalog.broker.codes import Code
+from stratalog.broker.groups import topics as group_topics
 from stratalog.broker.server import Limits
 from stratalog.errors import DiskFullError, GroupInUseError
 from stratalog.wire.messages import codec
@@ -155,6 +156,20 @@ def test_a_regular_expression_that_takes_others_for_ever_is_answered_at_once(
     store.create_topic("a" * 200, 1)
     answer = beat(wire, subscribed_topic_regex="(a+)+(a*)*b|a{200}")
     assert parts(answer) == {id_of(store, "a" * 200): (0,)}
+
+
+def test_a_group_with_more_regular_expressions_than_are_kept_is_answered(
+    wire: Wire, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_topics, "MAX_KNOWN", 3)
+    for number in range(6):
+        joined = beat(wire, f"m{number}", subscribed_topic_regex=f"a{number}")
+        assert joined.error_code == Code.NONE
+
+
+def test_a_heartbeat_while_the_broker_stops_is_answered(wire: Wire, broker: Broker) -> None:
+    broker.pool.shutdown()
+    assert beat(wire, subscribed_topic_regex="a.*").error_code == Code.COORDINATOR_NOT_AVAILABLE
 
 
 def test_topics_that_come_later_are_assigned(wire: Wire, store: Store) -> None:

@@ -394,3 +394,26 @@ def test_a_request_of_countless_elements_is_refused_before_they_are_made(
     until(lambda: f"more than {MAX_ELEMENTS} elements in one message" in caplog.text)
     with client(broker) as other:
         assert other.ask("ApiVersions", 3).error_code == 0
+
+
+def test_a_slow_client_is_not_idle(wire: Wire, broker: Broker, store: Store) -> None:
+    """Bytes that come or go count, not whole requests: a large one takes a slow network minutes."""
+    topic = store.create_topic("orders")
+    assert wire.ask("ApiVersions", 3).error_code == Code.NONE
+    [connection] = broker.connections
+    frame = wire.frame("Produce", 9, **produce_fields("orders", batch(b"x")))
+    before = connection.last_used_s
+    wire.sock.sendall(frame[:-1])
+    until(lambda: connection.last_used_s > before)
+    wire.sock.sendall(frame[-1:])
+    assert wire.answer("Produce", 9).responses[0].partition_responses[0].error_code == Code.NONE
+    for _ in range(40):
+        topic.append(b"x" * 1_000_000)
+    fields = fetch_fields("orders", 1, max_bytes=40 << 20)
+    [part] = fields["topics"][0].partitions
+    topics = [fields["topics"][0]._replace(partitions=[part._replace(partition_max_bytes=40 << 20)])]
+    wire.sock.sendall(wire.frame("Fetch", 12, **(fields | {"topics": topics})))
+    size = int.from_bytes(wire.exactly(4), "big")
+    begun = connection.last_used_s
+    wire.exactly(size)  # far more than the sockets hold
+    until(lambda: connection.last_used_s > begun)

@@ -131,6 +131,8 @@ def test_all_unknown_names_of_a_file_are_named_at_once() -> None:
         ("listeners=a:1,b:2", "one listener is served"),
         ("listeners=nowhere", "is not HOST:PORT"),
         ("auto.create.topics.enable=perhaps", "must be true or false"),
+        ("group.consumer.assignors=sticky", "group.consumer.assignors=sticky: must be one or more of range"),
+        ("group.consumer.assignors=", "must be one or more of range, uniform"),
     ],
 )
 def test_an_unclear_line_is_named(line: str, words: str) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from stratalog.errors import (
     DiskFullError,
     InvalidArgumentError,
     InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
     InvalidRecordError,
     InvalidTxnStateError,
     LogDirOfflineError,
@@ -181,6 +183,23 @@ def test_the_same_id_in_two_threads_commits_some_of_them(store: Store) -> None:
     for partition in range(2):
         found = store.topic("orders").read(partition, isolation="read_committed")
         assert sorted(record.value or b"" for record in found) == sorted(done)
+
+
+def test_ids_that_nobody_took_leave_nothing_behind(store: Store) -> None:
+    def ask(number: int) -> None:
+        with pytest.raises(InvalidProducerIdMappingError):
+            store.transactions.end_of_client(f"{number:030000}", 1, 0, commit=True, version=states.FIRST)
+
+    ask(0)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(300):
+            ask(number)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 1_000_000, "their names have nine megabytes"
 
 
 def test_a_transaction_that_hangs_is_aborted_after_its_timeout(store: Store, clock: ManualClock) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from stratalog.testing import LocalBroker, ProcessBroker
 from stratalog.testing.faults import ERRORS, refusal
 from stratalog.wire.messages import codec
 from stratalog.wire.schema import table
-from tests.broker.test_broker_bytes import Wire, batch, metadata_topic, produce_fields
+from tests.broker.test_broker_bytes import Wire, batch, fetch_fields, metadata_topic, produce_fields
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60
@@ -144,6 +146,46 @@ def test_a_delay_ends_by_itself(broker: LocalBroker) -> None:
     broker.create_topic("orders")
     broker.delay_next("Produce", 0.01, times=None)
     assert [produce(broker, each) for each in "ab"] == [0, 1]
+
+
+def test_a_delay_that_ends_as_the_faults_are_cleared_ends_once(
+    broker: LocalBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("orders")
+    broker.delay_next("Produce", 0.01)
+    wire, other = Wire(broker.broker), Wire(broker.broker)
+    wire.sock.sendall(wire.frame("Produce", 9, **produce_fields("orders", batch(b"slow"))))
+    assert other.ask("ApiVersions", 3).error_code == 0
+    broker.pause()
+    time.sleep(0.02)  # it is due when the loop goes on
+    broker.clear_faults()
+    broker.resume()
+    assert wire.answer("Produce", 9).responses[0].partition_responses[0].base_offset == 0
+    assert wire.ask("ApiVersions", 3).error_code == 0
+    assert "unexpected" not in caplog.text
+    for each in (wire, other):
+        each.sock.close()
+
+
+def test_a_dropped_answer_of_a_fetch_leaves_no_file_open(broker: LocalBroker) -> None:
+    orders = broker.create_topic("orders")
+    orders.append(b"a")
+    broker.drop_next("Fetch", when="after")
+    wire = Wire(broker.broker)
+    wire.sock.sendall(wire.frame("Fetch", 12, **fetch_fields("orders", 0)))
+    assert wire.closed
+    wire.sock.close()
+    broker.store.delete_topic("orders")
+    broker.stop()
+    paths = [target(each) for each in Path("/proc/self/fd").iterdir()]
+    assert [path for path in paths if path.startswith(str(broker.directory))] == []
+
+
+def target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:  # the listing's own
+        return ""
 
 
 @pytest.mark.parametrize(("when", "written"), [("before", 0), ("after", 1)])
@@ -323,6 +365,43 @@ def test_a_killed_broker_keeps_what_it_acknowledged(tmp_path: Path) -> None:
         assert values(clone, 2) == [b"a", b"b"]
         with broker.connect() as admin:
             assert admin.describe_topic("orders")["partitions"] == 1
+
+
+def test_a_process_that_ended_by_itself_can_be_started_again(tmp_path: Path) -> None:
+    with ProcessBroker(tmp_path / "data") as broker:
+        broker.create_topic("orders")
+        os.kill(broker.pid, signal.SIGKILL)
+        for _ in range(2):
+            with pytest.raises(ClosedError):
+                broker.create_topic("more")
+        broker.restart()
+        assert produce(broker, "a") == 0
+        os.kill(broker.pid, signal.SIGKILL)
+        broker.restart()
+        assert values(broker, 1) == [b"a"]
+
+
+def test_any_error_in_the_process_is_raised_here(tmp_path: Path) -> None:
+    with ProcessBroker(tmp_path / "data") as broker:
+        with pytest.raises(TypeError):
+            broker.fail_next("Produce", "NOT_LEADER_OR_FOLLOWER", times="2")  # type: ignore[arg-type]
+        broker.create_topic("orders")
+        broker.pause()
+        with pytest.raises(InvalidArgumentError, match="paused"):
+            broker.fail_next("Produce", "NOT_LEADER_OR_FOLLOWER")
+        broker.resume()
+        broker.fail_next("Produce", "NOT_LEADER_OR_FOLLOWER")
+        assert produce(broker, "a") == 0
+
+
+def test_a_clone_after_a_restart_has_a_directory_of_its_own(broker: LocalBroker) -> None:
+    broker.create_topic("orders")
+    first = broker.clone().directory
+    broker.stop()
+    broker.restart()
+    second = broker.clone()
+    assert second.directory != first
+    assert second.store.topics() == ["orders"]
 
 
 def test_the_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:

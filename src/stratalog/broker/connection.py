@@ -78,7 +78,8 @@ class Connection:
         """A request is being answered; requests behind it wait."""
         self.abandoned: Callable[[], None] | None = None
         """What to do if the client leaves before the request at hand is answered."""
-        self.last_used_s = 0.0
+        self.last_used_s = loop.turn_s
+        """When bytes came or went last, or a request was answered."""
         loop.watch(self._fd, READ, self._on_ready)
 
     @property
@@ -92,6 +93,7 @@ class Connection:
             _release(parts)
             return
         self.busy, self.abandoned = False, None
+        self.last_used_s = self._loop.turn_s
         if parts and not (len(parts) == 1 and not self._out and self._sent(parts[0])):
             self._out.extend(parts)
             self._flush()
@@ -133,6 +135,7 @@ class Connection:
         self.close("" if isinstance(error, ConnectionError) else str(error))
 
     def _on_ready(self, events: int) -> None:
+        self.last_used_s = self._loop.turn_s
         if events & WRITE:
             self._flush()
         if self.open and events & ~WRITE:

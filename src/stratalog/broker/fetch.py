@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 _UNKNOWN = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
 BY_ID = 13
 """The first version with topic ids."""
+MAX_FILES = 100
+"""How many files an answer keeps open until its client has read it; what other partitions have is copied."""
+MAX_COPIED = 4096
+"""How much is copied of each of them. One that has a larger batch is left for the next request."""
 Answers = list[tuple[FetchedPartition, Any]]
 """What each partition that was looked at answers."""
 
@@ -121,21 +125,22 @@ class _Fetch:
             self._judge(*found)
 
     def _read(self) -> tuple[Answers, int, bool]:
-        """Fetch from every partition; return the answers, their bytes, and whether one failed."""
+        """Fetch from every partition; return the answers, their bytes, and whether to wait for no more."""
         most = self._request.broker.limits.fetch_max_bytes
         if self._looking:  # archived segments are answered from memory
             most = min(most, self._request.broker.queued.left)
-        left, total, failed = max(0, min(self._request.body.max_bytes, most)), 0, False
+        left, total, enough, files = max(0, min(self._request.body.max_bytes, most)), 0, False, 0
         answers: Answers = []
         for part in self._parts:
-            made = self._one(part, min(left, max(0, part.max_bytes)), total == 0)
+            made = self._one(part, min(left, max(0, part.max_bytes)), total == 0, files >= MAX_FILES)
             size = _size(made.records)
             left, total = max(0, left - size), total + size
-            failed = failed or made.error_code != Code.NONE
+            files += isinstance(made.records, _FileRange)
+            enough = enough or made.error_code != Code.NONE or files >= MAX_FILES
             answers.append((part, made))
-        return answers, total, failed
+        return answers, total, enough
 
-    def _one(self, part: FetchedPartition, max_bytes: int, first: bool) -> Any:
+    def _one(self, part: FetchedPartition, max_bytes: int, first: bool, copied: bool) -> Any:
         request = self._request
         made = request.response.struct("PartitionData")
         topic = self._find(part)
@@ -151,10 +156,14 @@ class _Fetch:
             found = topic.fetch(
                 part.number,
                 part.offset,
-                max_bytes,
+                min(max_bytes, MAX_COPIED) if copied else max_bytes,
                 "read_committed" if committed else "read_uncommitted",
                 minimum_one=first,
             )
+            records: Any = found.data if found.file is None else _FileRange(found)
+            if copied:
+                with found:
+                    records = found.read()
         except (StratalogError, OSError) as error:
             return self._failed(part, request.code_of(error))
         aborted = request.response.struct("AbortedTransaction")
@@ -171,7 +180,7 @@ class _Fetch:
                 if committed
                 else None
             ),
-            records=found.data if found.file is None else _FileRange(found),
+            records=records,
         )
 
     def _failed(self, part: FetchedPartition, code: Code) -> Any:
@@ -183,9 +192,9 @@ class _Fetch:
             records=b"",
         )
 
-    def _judge(self, answers: Answers, total: int, failed: bool) -> None:
+    def _judge(self, answers: Answers, total: int, enough: bool) -> None:
         left_s = self._deadline_s - time.monotonic()
-        enough = failed or left_s <= 0 or total >= self._request.body.min_bytes or not self._session.parts
+        enough = enough or left_s <= 0 or total >= self._request.body.min_bytes or not self._session.parts
         if not self._request.connection.open:  # it left while this was read elsewhere
             self._left()
         elif enough or not self._wait(left_s, answers):

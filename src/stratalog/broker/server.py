@@ -461,7 +461,6 @@ class Broker:
                 self._handle,
                 self._gone,
             )
-            connection.last_used_s = time.monotonic()
             self.connections.add(connection)
             self._by_ip[ip] += 1
             self.counters.accepted += 1
@@ -490,7 +489,6 @@ class Broker:
 
     def _handle(self, connection: Connection, frame: memoryview) -> None:
         """Answer one frame. ValueError closes the connection: the stream cannot be parsed from here on."""
-        connection.last_used_s = self.loop.turn_s
         try:
             if self._shortcut.take(connection, frame):
                 self.counters.requests[PRODUCE] += 1

@@ -17,12 +17,13 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import IO, Any, Literal, Self, TypeVar
 
 import stratalog
 from stratalog.broker import Broker
-from stratalog.errors import ClosedError, StratalogError
+from stratalog.errors import ClosedError, InvalidArgumentError, StratalogError
 from stratalog.store import AdminClient, Store, Topic
 from stratalog.testing.faults import Faults
 
@@ -85,7 +86,8 @@ class _TestBroker(ABC):
         other. The default directory is beside this one. It stops with this one unless it is stopped before.
         """
         if directory is None:
-            directory = f"{self.directory}-clone-{len(self._clones) + 1}"
+            names = (f"{self.directory}-clone-{number}" for number in count(1))
+            directory = next(name for name in names if not os.path.lexists(name))
         self._copy_to(directory)
         made = type(self)(directory, self._config, janitor=self._janitor, **self._options)
         self._clones.append(made)
@@ -229,6 +231,7 @@ class ProcessBroker(_TestBroker):
     """
 
     _process: subprocess.Popen[str] | None = None
+    _paused = False
 
     def _start(self) -> None:
         options = dict(self._options)
@@ -309,29 +312,39 @@ class ProcessBroker(_TestBroker):
 
     def pause(self) -> None:
         """Stop the process with SIGSTOP: connections stay open, and requests wait."""
-        os.kill(self.pid, signal.SIGSTOP)
+        self._running.send_signal(signal.SIGSTOP)
+        self._paused = True
 
     def resume(self) -> None:
         """Go on after a `pause`."""
-        os.kill(self.pid, signal.SIGCONT)
+        self._running.send_signal(signal.SIGCONT)
+        self._paused = False
 
     def _ask(self, call: str, *arguments: object, **named: object) -> None:
         """Make a call in the process; raise its error here."""
         stdin = self._pipe("stdin")
-        stdin.write(json.dumps([call, arguments, named]) + "\n")
-        stdin.flush()
-        line = self._pipe("stdout").readline()
+        if self._paused:
+            raise InvalidArgumentError(
+                f"the broker on {self.directory} is paused: call resume() before {call}"
+            )
+        line = ""
+        with contextlib.suppress(BrokenPipeError):
+            stdin.write(json.dumps([call, arguments, named]) + "\n")
+            stdin.flush()
+            line = self._pipe("stdout").readline()
         if not line:
-            raise ClosedError(f"the broker's process ended before it did {call}")
+            status = self._running.wait()
+            self._forget()
+            raise ClosedError(f"the broker's process ended with status {status} before it did {call}")
         if line != "\n":
-            error: StratalogError = pickle.loads(bytes.fromhex(line))
+            error: Exception = pickle.loads(bytes.fromhex(line))
             raise error
 
     def _forget(self) -> None:
         for name in ("stdin", "stdout"):
             with contextlib.suppress(BrokenPipeError):
                 getattr(self._process, name).close()
-        self._process = None
+        self._process, self._paused = None, False
 
 
 def _sockets(directory: str, names: list[str]) -> list[str]:
@@ -354,7 +367,7 @@ def main(order: str) -> None:
                 else:
                     getattr(broker, call)(*arguments, **named)
                 answer = b""
-            except StratalogError as error:
+            except Exception as error:  # noqa: BLE001 - it is raised where the call was made
                 answer = pickle.dumps(error)
             print(answer.hex(), flush=True)
 

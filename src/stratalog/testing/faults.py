@@ -203,12 +203,13 @@ class Faults:
             held: list[_Held] = []
 
             def go_on() -> None:
-                self._held.remove(held[0])
-                if connection.open:
-                    real(request)
+                if held[0] in self._held:  # else it went on when the faults were cleared
+                    self._held.remove(held[0])
+                    if connection.open:
+                        real(request)
 
             timer = self._broker.loop.call_later(fault.seconds, partial(request.soon, go_on))
-            held.append(_Held(timer, go_on))
+            held.append(_Held(timer, partial(request.now, go_on)))
             self._held += held
         elif fault.kind == "drop" and fault.when == "before":
             connection.close()
@@ -231,7 +232,7 @@ class Faults:
     def _go_on(self) -> None:
         for held in list(self._held):
             held.timer.cancel()
-            held.go_on()
+            self._broker.loop.attempt(held.go_on)
 
 
 class _Changed(Request):
@@ -251,8 +252,8 @@ class _Changed(Request):
         changed = self._change(value)
         if changed is None:
             self.connection.close()
-        else:
-            super().answer(changed, version)
+            changed = value  # the closed connection releases its files
+        super().answer(changed, version)
 
     def no_answer(self) -> None:
         """Close the connection if the answer was to be dropped."""

@@ -556,9 +556,17 @@ def consumer_group_heartbeat(request: Request) -> None:
     body, groups = request.body, request.broker.groups
     group, topics = groups.get(body.group_id), groups.topics
     wanted = group.regexes if isinstance(group, ConsumerGroup) else set()
-    missing = topics.missing({*wanted, body.subscribed_topic_regex or ""} - {""})
-    if missing:
-        request.off_loop(partial(topics.match, missing), lambda _: consumer_group_heartbeat(request))
+    wanted = {*wanted, body.subscribed_topic_regex or ""} - {""}
+    if topics.missing(wanted):
+
+        def matched(error: BaseException | None) -> None:
+            if error is None:
+                consumer_group_heartbeat(request)
+            else:
+                failed = Answer(Code.COORDINATOR_NOT_AVAILABLE, body.member_id, body.member_epoch)
+                _tell_beat(request, failed)
+
+        request.off_loop(partial(topics.match, wanted), matched)
         return
     refused = _invalid(request)
     if refused is not None:

@@ -10,7 +10,7 @@ from stratalog.store.catalog import TopicEntry
 
 MAX_REGEX = 1 << 10
 MAX_KNOWN = 10_000
-"""Regular expressions whose matches are kept."""
+"""Regular expressions whose matches are kept, beside those of the group that asked last."""
 
 
 class CatalogTopics:
@@ -28,13 +28,14 @@ class CatalogTopics:
 
     def missing(self, regexes: set[str]) -> set[str]:
         """Return those that were not matched yet: `match` does that, `matching` too, but may take seconds."""
-        return regexes - self._matching.keys()
+        return {each for each in regexes if each not in self._matching}
 
     def match(self, regexes: set[str]) -> None:
-        """Match regular expressions; any thread may call it."""
-        if len(self._matching) + len(regexes) > MAX_KNOWN:
-            self._matching = {}
-        for regex in regexes:
+        """Match those of a group, all at once; any thread may call it."""
+        missing = self.missing(regexes)
+        if len(self._matching) + len(missing) > MAX_KNOWN:
+            self._matching, missing = {}, regexes
+        for regex in missing:
             self._match(regex)
 
     def matching(self, regex: str) -> frozenset[str]:

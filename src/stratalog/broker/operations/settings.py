@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from stratalog.broker.groups.assignors import ASSIGNORS
 from stratalog.broker.server import Address, Limits
 from stratalog.config import BROKER_NAMES, BrokerConfig, suggest
 from stratalog.errors import ConfigError
@@ -112,7 +113,10 @@ def _boolean(value: str) -> bool:
 
 def _limit(name: str, value: str) -> Any:
     if isinstance(_LIMITS[name].default, tuple):
-        return tuple(each.strip() for each in value.split(",") if each.strip())
+        chosen = tuple(each.strip() for each in value.split(",") if each.strip())
+        if not chosen or not set(chosen) <= ASSIGNORS.keys():
+            raise ConfigError(f"{name}={value}: must be one or more of {', '.join(sorted(ASSIGNORS))}")
+        return chosen
     least = _LEAST.get(name, 1)
     try:
         number = int(value)

@@ -59,7 +59,8 @@ class Coordinator:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._states: dict[str, TransactionState] = {}
-        self._locks: dict[str, threading.Lock] = {}
+        self._locks: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
+        """By id, while a thread has it or waits for it."""
         self._lock = locks.lock("transactions")
         self._latest: weakref.WeakValueDictionary[str, Transaction] = weakref.WeakValueDictionary()
         """Transactions of programs, by id: each learns its outcome before another one gets its id."""
@@ -508,7 +509,10 @@ class Coordinator:
 
     def _lock_of(self, transactional_id: str) -> threading.Lock:
         with self._lock:
-            return self._locks.setdefault(transactional_id, locks.lock("transaction"))
+            found = self._locks.get(transactional_id)
+            if found is None:
+                found = self._locks[transactional_id] = locks.lock("transaction")
+            return found
 
     def _now_ms(self) -> int:
         return self._store.partitions.context.clock.now_ms()
