@@ -127,9 +127,10 @@ def test_no_files_unless_allowed(shell, tmp_path):
 
 def test_errors_are_one_line(shell, tmp_path):
     for query, says in (
-        ("select nothing from orders", "nothing"),
-        ("select 1 from none_such", "no topic none_such; the store has a.b-1, empty, orders"),
-        ('select 1 from "None-Such"', "no topic None-Such; the store has a.b-1, empty, orders"),
+        ("select amount from orders", "value->>'$.amount' with --value-format json"),
+        ("select 1 from none_such", "no topic 'none_such'; there are: a.b-1, empty, orders"),
+        ('select 1 from "None-Such"', "no topic 'None-Such'; there are: a.b-1, empty, orders"),
+        ("select 1 from order_", "no topic 'order_'; did you mean orders?"),
         ("select 1 from a.b-1", 'quote the topic name: "a.b-1"'),
         ("select offset, key from orders", 'write "offset"'),
         ("select", "SELECT"),

@@ -211,8 +211,8 @@ def _place_option(error: Any) -> None:
     context: Any = getattr(error, "ctx", None)
     option = getattr(error, "option_name", "")
     if option in _BEHIND and hasattr(getattr(context, "command", None), "list_commands"):
-        error.message = f"{option} stands behind the command: `{context.command_path} COMMAND … {option}`"
-        error.possibilities = None
+        told = f"{option} stands behind the command: `{context.command_path} COMMAND … {option}`"
+        vars(error).update(message=told, possibilities=None)
 
 
 def complain(message: str) -> None:

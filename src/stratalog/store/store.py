@@ -797,7 +797,10 @@ class Store:
         )
 
     def export(self, topic: str, file: OutFile, *, progress: CopyProgress | None = None) -> ExportReport:
-        """Write a topic, up to the high watermark of each partition, to a file with checksums."""
+        """Write a topic, up to the high watermark of each partition, to a file with checksums.
+
+        A file that exists is replaced.
+        """
         from stratalog.store import copies
 
         return copies.export_topic(self, topic, file, progress=progress)

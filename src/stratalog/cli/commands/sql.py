@@ -195,7 +195,9 @@ def _explained(text: str, query: str, topics: list[str]) -> str:
     """Return DuckDB's error on one line, without the query again, with a hint where the cause is known."""
     missing = re.match(r"Catalog Error: Table with name (.+) does not exist", text)
     if missing:
-        return f"no topic {missing[1]}; the store has {', '.join(topics) or 'no topics'}"
+        from stratalog.store.catalog import no_topic
+
+        return str(no_topic(missing[1], topics))
     text = " ".join(text.partition("\nLINE ")[0].split())
     if "syntax error" in text:
         unquoted = [name for name in topics if not name.isidentifier() and re.search(_bare(name), query)]
@@ -203,6 +205,11 @@ def _explained(text: str, query: str, topics: list[str]) -> str:
             text += f'; quote the topic name: "{max(unquoted, key=len)}"'
         elif re.search(_bare("offset"), query, re.IGNORECASE):
             text += '; offset is a word of SQL: write "offset"'
+    if unknown := re.match(r'Binder Error: Referenced column "(\w+)" not found', text):
+        text += (
+            f"; a topic has the columns {', '.join(COLUMNS)}; a field of a JSON value is"
+            f" value->>'$.{unknown[1]}' with --value-format json"
+        )
     if "TimestampTZ to Microsecond" in text:
         text = (
             "a record's timestamp is past the year 294246, the last that DuckDB supports: exclude it with"
