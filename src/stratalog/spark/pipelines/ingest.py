@@ -108,7 +108,7 @@ def format_of(files: Sequence[File]) -> str:
         kind = _EXTENSIONS.get(match[1].lower()) if match else None
         if kind is None:
             raise ConfigError(
-                f"the name of {file.path} does not tell its format; pass the format: {', '.join(FORMATS)}"
+                f"the name of {file.path} does not show its format; pass the format: {', '.join(FORMATS)}"
             )
         found.add(kind)
     if len(found) > 1:
@@ -613,12 +613,12 @@ class _Limit:
         dead = counts[DEAD_LETTERS]
         if self.most is None and self.first and dead and not counts[RECORDS]:
             raise InvalidRecordError(
-                f"not one of {dead:,} rows can be taken: {_reasons(counts)}; nothing was ingested. Pass"
+                f"none of the {dead:,} rows can be ingested: {_reasons(counts)}; nothing was ingested. Pass"
                 " max_dead_letters to make them all dead letters"
             )
         if self.most is not None and dead > self.most:
             raise InvalidRecordError(
-                f"{dead:,} rows cannot be taken, max_dead_letters is {self.most:,}: {_reasons(counts)};"
+                f"{dead:,} rows cannot be ingested, max_dead_letters is {self.most:,}: {_reasons(counts)};"
                 " nothing of this batch was ingested"
             )
 

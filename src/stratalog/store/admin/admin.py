@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
@@ -475,19 +476,11 @@ class AdminClient:
 
 def _encoded(rows: list[Record], at: int) -> tuple[batches.Encoded, int]:
     """Return a batch from the row ``at`` on, and the row after it: `APPEND_BYTES` at most, or one record."""
-    encode = partial(
-        batches.encode_records,
-        base_offset=0,
-        leader_epoch=0,
-        now_ms=0,
-        timestamp_type=0,
-        codec=0,
-        level=None,
-    )
+    options = batches.BatchOptions(base_offset=0, leader_epoch=0, now_ms=0, max_bytes=APPEND_BYTES)
     try:
-        return encode(rows, at, max_bytes=APPEND_BYTES)
+        return batches.encode_records(rows, at, options=options)
     except RecordTooLargeError:
-        return encode(rows[: at + 1], at, max_bytes=INT_MAX)
+        return batches.encode_records(rows[: at + 1], at, options=replace(options, max_bytes=INT_MAX))
 
 
 def connect(

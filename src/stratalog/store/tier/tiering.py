@@ -589,7 +589,7 @@ class Archives:
         try:
             copy = read_local_copy(self._partitions.context.fs, view.directory)
         except FormatError as error:
-            self._partitions.context.warn(f"{error}; what is archived is not known")
+            self._partitions.context.warn(f"{error}; the archived segments are unknown")
             return None
         if copy is None or copy.manifest.owner != self._store_id():
             return None
