@@ -312,7 +312,9 @@ class Expressions:
                 " timestamp, a date, ISO text or whole epoch milliseconds"
             )
         found = found.cast("timestamp")
-        return sql.when(found.between(sql.timestamp_millis(sql.lit(0)), _last()), found)
+        return sql.when(
+            found.between(sql.timestamp_millis(sql.lit(0)), sql.timestamp_millis(sql.lit(LAST_MS))), found
+        )
 
     def _partition(self, rows: DataFrame) -> Column:
         if self.partition is None:
@@ -351,10 +353,6 @@ def _type_of(rows: DataFrame, what: str, text: str) -> types.DataType:
 
 def _none(kind: str) -> Column:
     return sql.lit(None).cast(kind)
-
-
-def _last() -> Column:
-    return sql.timestamp_millis(sql.lit(LAST_MS))
 
 
 # -- the pipeline ------------------------------------------------------------------------------------
