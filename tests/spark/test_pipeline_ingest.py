@@ -222,7 +222,7 @@ def test_frames_once_by_name_and_limits_on_dead_letters(spark: SparkSession, log
     frame = spark.range(0, 20, 1, 2).selectExpr("id", "if(id % 5 = 0, null, struct(id as n)) as body")
     how: dict[str, Any] = {"path": str(log), "topic": "t", "frame": frame, "key": "id", "value": "body"}
     with pytest.raises(
-        InvalidRecordError, match=r"4 rows cannot be taken, max_dead_letters is 3.*gives null"
+        InvalidRecordError, match=r"4 rows cannot be ingested, max_dead_letters is 3.*gives null"
     ):
         ingest(spark, max_dead_letters=3, name="once", **how)
     assert records(log, "t") == []

@@ -146,7 +146,7 @@ def test_what_was_staged_for_a_topic_of_the_same_name_is_refused(store: stratalo
     store.delete_topic("t")
     store.create_topic("t", 1)
     with pytest.raises(
-        errors.UnknownTopicError, match="'t' was deleted and made anew since q@0@.* was staged"
+        errors.UnknownTopicError, match="'t' was deleted and created again since q@0@.* was staged"
     ):
         store.commit_staged("q", 0, files)
     store.commit_staged("q", 0, staged(store))

@@ -323,7 +323,7 @@ def test_a_reader_without_the_copy_and_the_archive_says_so(
     tiered.objects.fail = lambda number, request: "before"
     with stratalog.open(ROOT, CONFIG, read_only=True, fs=tiered.fs, objects=tiered.objects) as beside:
         beside.topic(TOPIC).log_start_offset(0)
-    assert "what is archived is not known" in caplog.text
+    assert "the archived segments are unknown" in caplog.text
 
 
 def test_readers_beside_the_writer_see_the_archive(tiered: Tiered) -> None:

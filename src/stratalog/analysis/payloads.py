@@ -403,7 +403,7 @@ def _is_empty(schema: Any, named: dict[str, bool]) -> bool:
         return False  # it begins with the number of its type
     kind = schema["type"]
     if kind == "array" and empty[0]:
-        raise PayloadError("an array of what takes no bytes: a few bytes would be any number of elements")
+        raise PayloadError("an array of a type without bytes could have any number of elements")
     found = bool(kind == "null" or (kind == "fixed" and schema["size"] == 0))
     if "fields" in schema or isinstance(kind, dict):
         found = all(empty)
@@ -447,7 +447,7 @@ def _read_avro(data: bytes, schema: Any, reader: Any, *, recursive: bool) -> Any
             f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         ) from error
     if source.tell() != len(data):
-        raise PayloadError(f"{len(data) - source.tell()} bytes are left behind it")
+        raise PayloadError(f"{len(data) - source.tell()} bytes remain after it")
     return found
 
 

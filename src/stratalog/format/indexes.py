@@ -327,7 +327,7 @@ class TimeIndex(_Index):
         if timestamps:
             before = timestamps[-1]
             if relative < offsets[-1] or timestamp < before:
-                raise InvalidArgumentError(f"({timestamp}, {offset}) goes back behind {self.last()}")
+                raise InvalidArgumentError(f"({timestamp}, {offset}) is below the last entry {self.last()}")
         if timestamp <= before:
             return False
         # Offsets first: a lookup that finds the new timestamp must find its offset.

@@ -160,7 +160,7 @@ def parse(data: bytes | bytearray | memoryview) -> Journal:
             pending=tuple(_entry(each) for each in root["pending"]),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise CorruptionError(f"journal: not what it should hold: {error!r}", position=0) from None
+        raise CorruptionError(f"journal: invalid contents: {error!r}", position=0) from None
 
 
 def _entry(value: Mapping[str, object]) -> Entry:

@@ -192,7 +192,7 @@ class Moves:
             move.finish()
         except (StorageError, OSError) as error:
             self._partitions.context.warn(
-                f"{move.directory}: {error}; moved, the next start removes what is left"
+                f"{move.directory}: {error}; the partition was moved; the next start removes the old files"
             )
 
 

@@ -200,7 +200,7 @@ class Partitions:
         try:
             return self.entries[name].directories[partition]
         except KeyError:
-            raise UnknownTopicError(f"{name}-{partition} is gone") from None
+            raise UnknownTopicError(f"{name}-{partition} no longer exists") from None
 
     def writers(self) -> tuple[PartitionWriter, ...]:
         return self.registry.writers

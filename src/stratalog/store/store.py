@@ -418,7 +418,9 @@ class Store:
         try:
             self.groups.offsets.forget_topic(name)
         except (FormatError, StorageError, UnstableOffsetCommitError) as error:
-            partitions.context.warn(f"topic {name} is deleted, what groups committed for it is not: {error}")
+            partitions.context.warn(
+                f"topic {name} is deleted, but not the offsets that groups committed for it: {error}"
+            )
 
     def allocate_producer_ids(self, count: int = 1000) -> range:
         """Allocate producer ids that were never allocated before, also not before a crash; 1,000 as in Kafka.

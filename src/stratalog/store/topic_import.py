@@ -88,7 +88,7 @@ def take_in(
         for number, (each, where) in enumerate(zip(staged, places, strict=True)):
             if not context.fs.exists(f"{each.directory}/{ARRIVING}"):
                 raise StorageError(
-                    f"{each.directory} is gone: the store was opened again meanwhile; start over"
+                    f"{each.directory} no longer exists: the store was reopened meanwhile; start over"
                 )
             partitions.settings.mark_dirty(where)
             # The root checkpoints may hold entries of an earlier partition of this name.

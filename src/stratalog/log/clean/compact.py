@@ -265,7 +265,7 @@ class Cleaning:
                 if self._dirty >= self._upper:
                     break
         except StopCleaningError:
-            stopped = "it was asked to stop"
+            stopped = "a stop was requested"
         except VanishedSegmentError as error:
             stopped = f"the log changed meanwhile: {error} is gone"
         return self._report(next_dirty, stopped)

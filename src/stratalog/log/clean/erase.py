@@ -123,7 +123,7 @@ def _run(erasing: _Erasing, pace: Pace, act: Callable[[Segment], None], *, dry_r
     try:
         erasing.run(act, dry_run=dry_run)
     except StopCleaningError:
-        stopped = "it was asked to stop"
+        stopped = "a stop was requested"
     except VanishedSegmentError as error:
         stopped = f"the log changed meanwhile: {error} is gone"
     return replace(erasing.report, seconds=pace.seconds, bytes_read=pace.bytes_read, stopped=stopped)

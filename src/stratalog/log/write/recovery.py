@@ -640,7 +640,7 @@ class _Recovery:
                 txn for txn in segment.aborted() if txn.last_offset < active.next_offset
             )
         except CorruptionError as error:
-            self.context.warn(f"{error}; taken from the log instead")
+            self.context.warn(f"{error}; rebuilt from the log")
             self.aborted_known = False
 
     def _skip_to(

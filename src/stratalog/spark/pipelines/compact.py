@@ -98,7 +98,8 @@ def compact(
     with connect(list(paths), config, remember=False, timeout_s=timeout_s) as client:
         previews = [client.compact(each, partition, preview=True, force=force) for each in chosen]
         steps = [step for report in previews for step in report.steps if step.action == "compact"]
-        run = _Run(spark, client, Rewriting(_where(paths, archive)), force, progress)
+        where = Where(paths, config=((_ARCHIVE, archive),) if archive else ())
+        run = _Run(spark, client, Rewriting(where), force, progress)
         run.notes += [note for report in previews for note in report.notes]
         if not preview:
             run.compact([step for step in steps if step.due])
@@ -109,10 +110,6 @@ def _itself(spark: Any) -> SparkSession:
     """Return the session itself: the command line passes a stand-in that starts one when it is used."""
     found: SparkSession = spark if isinstance(spark, SparkSession) else spark.getActiveSession()
     return found
-
-
-def _where(paths: tuple[str, ...], archive: str | None) -> Where:
-    return Where(paths, config=((_ARCHIVE, archive),) if archive else ())
 
 
 @dataclass

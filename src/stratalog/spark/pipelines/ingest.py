@@ -108,7 +108,7 @@ def format_of(files: Sequence[File]) -> str:
         kind = _EXTENSIONS.get(match[1].lower()) if match else None
         if kind is None:
             raise ConfigError(
-                f"the name of {file.path} does not tell its format; pass the format: {', '.join(FORMATS)}"
+                f"the name of {file.path} does not show its format; pass the format: {', '.join(FORMATS)}"
             )
         found.add(kind)
     if len(found) > 1:
@@ -312,7 +312,9 @@ class Expressions:
                 " timestamp, a date, ISO text or whole epoch milliseconds"
             )
         found = found.cast("timestamp")
-        return sql.when(found.between(sql.timestamp_millis(sql.lit(0)), _last()), found)
+        return sql.when(
+            found.between(sql.timestamp_millis(sql.lit(0)), sql.timestamp_millis(sql.lit(LAST_MS))), found
+        )
 
     def _partition(self, rows: DataFrame) -> Column:
         if self.partition is None:
@@ -351,10 +353,6 @@ def _type_of(rows: DataFrame, what: str, text: str) -> types.DataType:
 
 def _none(kind: str) -> Column:
     return sql.lit(None).cast(kind)
-
-
-def _last() -> Column:
-    return sql.timestamp_millis(sql.lit(LAST_MS))
 
 
 # -- the pipeline ------------------------------------------------------------------------------------
@@ -613,12 +611,12 @@ class _Limit:
         dead = counts[DEAD_LETTERS]
         if self.most is None and self.first and dead and not counts[RECORDS]:
             raise InvalidRecordError(
-                f"not one of {dead:,} rows can be taken: {_reasons(counts)}; nothing was ingested. Pass"
+                f"none of the {dead:,} rows can be ingested: {_reasons(counts)}; nothing was ingested. Pass"
                 " max_dead_letters to make them all dead letters"
             )
         if self.most is not None and dead > self.most:
             raise InvalidRecordError(
-                f"{dead:,} rows cannot be taken, max_dead_letters is {self.most:,}: {_reasons(counts)};"
+                f"{dead:,} rows cannot be ingested, max_dead_letters is {self.most:,}: {_reasons(counts)};"
                 " nothing of this batch was ingested"
             )
 

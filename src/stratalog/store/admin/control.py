@@ -143,7 +143,7 @@ class FrameReader:
             raise ControlError("not a control header: expected a JSON object")
         size = header.get("payload")
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise ControlError("not a control header: it does not say how long its payload is")
+            raise ControlError("not a control header: the length of the payload is missing")
         if size > MAX_PAYLOAD_BYTES and size > (limit := self._limit(header)):
             raise ControlError(f"not a control header: the payload has 0 to {limit} bytes")
         self._header = header

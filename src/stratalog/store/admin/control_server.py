@@ -277,7 +277,9 @@ class _Connection:
             try:
                 self._send(BEGUN)
             except OSError as error:
-                raise OSError(f"{frame.header.get('command')!r} is cancelled, its client has gone") from error
+                raise OSError(
+                    f"{frame.header.get('command')!r} is cancelled: its client has disconnected"
+                ) from error
             self._socket.setblocking(False)
             self._sent_at = {HEARTBEAT: time.monotonic()}
             self._running = True

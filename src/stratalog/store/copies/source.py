@@ -79,7 +79,7 @@ class Source:
         )
         if offline and chosen is None:
             raise LogDirOfflineError(
-                f"log directory {offline[0].path} is offline, and what it holds would be missing from the"
+                f"log directory {offline[0].path} is offline, and its partitions would be missing from the"
                 f" copy: {offline[0].offline}; bring it back, or name the topics to copy"
             ) from offline[0].offline
         for name in sorted({*(self.logs.topics() if chosen is None else chosen)}):

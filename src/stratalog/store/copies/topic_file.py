@@ -242,7 +242,7 @@ def _check(manifest: TopicFileManifest, fields: checked_json.Fields) -> None:
             logs.append(names[0])
             known.update(names)
         if part.log_start_offset > part.end_offset:
-            fields.fail("a log start offset behind the end")
+            fields.fail("a log start offset after the end")
     given = [member.name for member in manifest.members]
     if not known.issuperset(given) or len(set(given)) != len(given):
         fields.fail("a member is not a file of a segment, or occurs twice")

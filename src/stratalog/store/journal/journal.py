@@ -146,8 +146,8 @@ class Journal:
         with self.lock:
             if self._damage is not None:
                 raise StorageError(
-                    f"which commits were taken in is not known: {self._damage}; remove the file"
-                    f" {journals.FILE_NAME} from every log directory to begin anew"
+                    f"the finished commits are unknown: {self._damage}; remove the file"
+                    f" {journals.FILE_NAME} from every log directory to start over"
                 )
             self._finish_others(entry)
             if self._state.has(entry.query, entry.batch):
@@ -320,7 +320,7 @@ def writer_of(partitions: Partitions, file: StagedFile) -> PartitionWriter:
     meant, there = staging.topic_id(file.name), partitions.entry(file.topic).id
     if meant is not None and there is not None and meant != there:
         raise UnknownTopicError(
-            f"topic {file.topic!r} was deleted and made anew since {file.name} was staged"
+            f"topic {file.topic!r} was deleted and created again since {file.name} was staged"
         )
     return writer
 

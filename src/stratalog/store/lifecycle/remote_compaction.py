@@ -200,7 +200,7 @@ class Loans:
     def _swap(self, loan: _Loan, made: Replacement) -> bool:
         olds = [loan.segments.get(base) for base in made.olds]
         if not olds or None in olds or not made.news:
-            raise ControlError(f"{made.olds} are not segments of what was lent")
+            raise ControlError(f"{made.olds} are not segments of this loan")
         news = [self._move(loan, each) for each in made.news]
         return swap_in(loan.writer, [each for each in olds if each is not None], news)
 

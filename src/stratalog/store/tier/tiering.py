@@ -559,7 +559,7 @@ class Archives:
 
     def attach(self, writer: PartitionWriter, entry: TopicEntry) -> None:
         """Give a writer that was just opened, or whose settings changed, what the archive has of it."""
-        if writer.config.remote_storage_enable or self._has_copy(writer.directory):
+        if writer.config.remote_storage_enable or writer.context.fs.exists(f"{writer.directory}/{ARCHIVE}"):
             self._ensure_tiering().attach(writer, entry)
 
     def sweep(self) -> None:
@@ -589,7 +589,7 @@ class Archives:
         try:
             copy = read_local_copy(self._partitions.context.fs, view.directory)
         except FormatError as error:
-            self._partitions.context.warn(f"{error}; what is archived is not known")
+            self._partitions.context.warn(f"{error}; the archived segments are unknown")
             return None
         if copy is None or copy.manifest.owner != self._store_id():
             return None
@@ -613,9 +613,6 @@ class Archives:
             if entry.config(self._partitions.config).remote_storage_enable:
                 found.ask(log_start)
         return found
-
-    def _has_copy(self, directory: str) -> bool:
-        return self._partitions.context.fs.exists(f"{directory}/{ARCHIVE}")
 
     def _ensure_archive(self) -> Archive:
         with self._lock:

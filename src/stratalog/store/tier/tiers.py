@@ -144,7 +144,7 @@ class Tier:
         try:
             self.confirm()
         except ArchiveError as unreachable:
-            self._context.warn(f"{self.directory}: what is archived is not known: {unreachable}")
+            self._context.warn(f"{self.directory}: the archived segments are unknown: {unreachable}")
 
     def save(self, local_start: int = 0) -> None:
         """Write the local copy; from then on what ends at or below ``local_start`` is no longer local."""

@@ -275,7 +275,7 @@ class IcebergOutput:
             return {"batch": int(found.get("batch", 0)), "topics": dict(found.get("topics", {}))}
         except (ValueError, TypeError, AttributeError) as error:
             raise CorruptionError(
-                f"not what an export leaves there: {error!r}", path=f"{self._name}, {LETTERS}"
+                f"not a value that an export writes there: {error!r}", path=f"{self._name}, {LETTERS}"
             ) from error
 
     def pending(self) -> list[Pending]:
