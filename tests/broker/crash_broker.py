@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import logging
 import random
+import shutil
 import sys
 import tempfile
 import threading
@@ -76,6 +77,7 @@ class History:
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
+        self._noted_s: list[float] = []
         self._lock = threading.Lock()
         self.fatal: list[str] = []
 
@@ -83,11 +85,27 @@ class History:
         """Add one; return its place."""
         with self._lock:
             self.operations.append(operation)
+            self._noted_s.append(time.monotonic())
             return len(self.operations) - 1
 
     def settle(self, at: int, **found: Any) -> None:
         """Say how a send ended."""
         self.operations[at] = replace(self.operations[at], **found)  # type: ignore[arg-type]
+
+    def write(self, path: Path) -> None:
+        """Write one operation a line, after the second in which it was noted: a poll as it ended."""
+        with path.open("w") as file:
+            for noted_s, operation in zip(self._noted_s, self.operations, strict=True):
+                told = str(operation)
+                if isinstance(operation, Poll):  # a record takes as much as the rest
+                    offsets: dict[tuple[str, int], list[int]] = {}
+                    for each in operation.records:
+                        offsets.setdefault(each.log, []).append(each.offset)
+                    parts = (
+                        f"{log}: {those[0]} to {those[-1]}, {len(those)}" for log, those in offsets.items()
+                    )
+                    told = f"Poll {operation.client} {'; '.join(parts)}"
+                file.write(f"{noted_s - self._noted_s[0]:.3f} {told}\n")
 
 
 class Clients:
@@ -640,6 +658,10 @@ def campaign(directory: str, rounds: int, seed: int, quiet_s: float, module: str
         found.append(f"verify: {report}")
     for each in found:
         print(each)
+    if found:
+        path = Path(directory, "history.txt")
+        history.write(path)
+        print(f"what every client saw is in {path}")
     sends = [each for each in history.operations if isinstance(each, Send)]
     known = sum(each.offset is not None for each in sends)
     ends = Counter(each.outcome for each in history.operations if isinstance(each, TransactionEnd))
@@ -659,15 +681,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
-    parser.add_argument("--dir", help="where the store is; a temporary directory unless given")
+    parser.add_argument("--dir", help="where the store is; a temporary one, kept after a violation")
     parser.add_argument("--quiet", type=float, default=QUIET_S, help="seconds of silence at the end of a log")
     parser.add_argument(
         "--module", default="stratalog.testing.brokers", help="what the broker's process runs"
     )
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        return campaign(options.dir or scratch, options.rounds, options.seed, options.quiet, options.module)
+    directory = options.dir or tempfile.mkdtemp(prefix="crash-broker-")
+    status = campaign(directory, options.rounds, options.seed, options.quiet, options.module)
+    if not status and not options.dir:
+        shutil.rmtree(directory)
+    return status
 
 
 if __name__ == "__main__":
