@@ -21,7 +21,7 @@ ONCE_WRONG: tuple[tuple[explorer.Pair, str], ...] = (
     (("recreate", "append"), "170"),
     (("recreate", "roll"), "130"),
     (("recreate", "delete_topic"), "156"),
-    (("move", "tick"), "217"),
+    (("move", "tick"), "271"),
     (("alter", "append"), "29^C"),
 )
 """Schedules that broke a promise once."""

@@ -226,3 +226,31 @@ def test_a_partition_goes_on_after_a_repair_that_failed(action: str) -> None:
             else:
                 break
     assert failures
+
+
+@pytest.mark.usefixtures("plain_locks")
+@pytest.mark.parametrize("within", ["/store/partitions.py", "/store/tier/tiering.py", "/log/write/writer.py"])
+def test_settings_whose_change_is_interrupted_are_in_force_everywhere_or_nowhere(within: str) -> None:
+    def flush_messages(store: Store) -> set[int]:
+        told = {int(each.value) for each in store.describe_topic("t") if each.name == "flush.messages"}
+        return told | {each.config.flush_messages for each in store.partitions.writers() if each.topic == "t"}
+
+    for at in range(1, 200):
+        fs = MemoryFileSystem()
+        store = opened(fs)
+        store.create_topic("t", 2)
+        interrupter = Interrupter(KeyboardInterrupt, at, within)
+        try:
+            interrupter.run(lambda store=store: store.alter_topic("t", {"flush.messages": 1}))  # type: ignore[misc]
+        except KeyboardInterrupt:
+            pass
+        else:
+            assert at > 1
+            break
+        here = flush_messages(store)
+        assert len(here) == 1, interrupter.where
+        crashed = fs.survivor("kill", random.Random(at))
+        store.close()
+        for left in (crashed, fs):
+            with opened(left) as again:
+                assert flush_messages(again) == here, interrupter.where

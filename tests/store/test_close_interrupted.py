@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,12 @@ import pytest
 
 import stratalog
 from stratalog.format.metadata import CLEAN_SHUTDOWN
-from stratalog.fs import DirectoryLock, HandleCache
+from stratalog.fs import DirectoryLock, HandleCache, MemoryFileSystem
 from stratalog.fs.lock import holder
 from stratalog.store.logdir import LogDir
 from stratalog.store.partitions import Partitions
 from stratalog.store.tier.tiering import Archives
+from tests.store.pausing import PausingFileSystem
 
 
 def cut_once(act: Callable[..., Any], error: BaseException) -> Callable[..., Any]:
@@ -91,3 +95,52 @@ def test_a_directory_whose_checkpoints_were_not_written_is_not_clean(
         store.close()
     assert not (tmp_path / CLEAN_SHUTDOWN).exists()
     assert holder(str(tmp_path / ".lock")) is None
+
+
+@pytest.mark.parametrize("action", ["open", "close"])
+def test_no_thread_writes_after_a_second_interrupt(action: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(fs: Any) -> stratalog.Store:
+        config = {"num.recovery.threads.per.data.dir": 2}
+        return stratalog.open("/data", config, fs=fs, background=False)
+
+    def working() -> list[threading.Thread]:
+        return [
+            each for each in threading.enumerate() if each.name.startswith(("stratalog-o", "stratalog-s"))
+        ]
+
+    disk = MemoryFileSystem()
+    store = opened(disk)
+    topic = store.create_topic("t", 20)
+    for partition in range(20):
+        topic.append(b"one", partition=partition)
+    fs = PausingFileSystem(disk.survivor("kill", random.Random(0)))
+    store.close()
+    act: Callable[[], object] = partial(opened, fs)
+    if action == "close":
+        store = opened(fs)
+        store.topic("t").append(b"two", partition=7)
+        act = store.close
+    result, join = Future.result, threading.Thread.join
+    with fs.pause_at("sync_dir", "/data/t-7") as pause:
+
+        def first(future: Future[Any], *arguments: Any) -> Any:
+            pause.wait_until_reached()
+            raise KeyboardInterrupt
+
+        def second(thread: threading.Thread, *arguments: Any) -> None:
+            monkeypatch.setattr(threading.Thread, "join", third)
+            raise KeyboardInterrupt
+
+        def third(thread: threading.Thread, *arguments: Any) -> None:
+            pause.resume()
+            join(thread, *arguments)
+
+        monkeypatch.setattr(Future, "result", first)
+        monkeypatch.setattr(threading.Thread, "join", second)
+        with pytest.raises(KeyboardInterrupt):
+            act()
+        left = working()
+    monkeypatch.setattr(Future, "result", result)
+    for thread in left:
+        join(thread)
+    assert not left

@@ -271,3 +271,19 @@ def test_a_file_that_leads_nowhere_is_named(tmp_path: Path) -> None:
             store.move_partition("t", 0, str(there))
         topic.append(b"20")
         assert values(topic) == [b"%d" % i for i in range(21)]
+
+
+def test_a_move_keeps_the_time_that_retention_goes_by() -> None:
+    day_ms, clock = 86_400_000, ManualClock()
+    fs = MemoryFileSystem(clock=clock.now_ns)
+    with stratalog.open([OLD, NEW], fs=fs, clock=clock, background=False) as store:
+        topic = store.create_topic("t", 1, {"message.timestamp.after.max.ms": 2**62})
+        topic.append(b"of a wrong clock", timestamp=clock.now_ms() + 300 * day_ms)
+        topic.roll()
+        for day in range(1, 9):
+            clock.advance(day_ms)
+            store.tick()
+            store.retain()
+            if day == 5:
+                store.move_partition("t", 0, NEW)
+        assert topic.log_start_offset() == 1

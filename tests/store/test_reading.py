@@ -8,6 +8,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,9 +19,10 @@ from stratalog import Record, Store, Topic, kernel
 from stratalog.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
 from stratalog.fs import FileSystem, RealFileSystem
 from stratalog.log.read import reader
-from stratalog.log.read.chunks import read_chunks
+from stratalog.log.read.chunks import FIRST_CHUNK, read_chunks
 from stratalog.store.reading import ReadOptions, Records
 from stratalog.testing import ManualClock
+from tests.log.interrupting import Interrupter
 from tests.store.pausing import PausingFileSystem, Running
 
 DAY = dt.datetime(2026, 11, 1, 12, tzinfo=dt.UTC)
@@ -613,3 +615,17 @@ def test_an_event_loop_appends_and_follows_through_a_move(tmp_path: Path) -> Non
                 assert (await asyncio.wait_for(anext(records), 10)).offset == number
 
         asyncio.run(work())
+
+
+@pytest.mark.usefixtures("plain_locks")
+def test_an_interrupt_between_two_chunks_is_raised_as_it_is(store: Store) -> None:
+    topic = store.create_topic("t", 1)
+    for number in range(20):
+        topic.append(bytes(FIRST_CHUNK) + b"%d" % number)
+    counting = Interrupter(KeyboardInterrupt, within="/log/read/chunks.py")
+    assert counting.run(lambda: len(list(topic.read()))) == 20
+    assert counting.events > 20
+    for at in range(1, counting.events + 1):
+        interrupter = Interrupter(KeyboardInterrupt, at, within="/log/read/chunks.py")
+        with suppress(KeyboardInterrupt):
+            assert interrupter.run(lambda: len(list(topic.read()))) == 20

@@ -10,6 +10,7 @@ import stratalog
 from stratalog.errors import ConfigError, LogDirOfflineError
 from stratalog.format import settings as settings_file
 from stratalog.fs import MemoryFileSystem
+from stratalog.model import LONG_MAX
 from stratalog.store.store import Store
 from stratalog.testing import ManualClock
 
@@ -76,3 +77,25 @@ def test_a_directory_with_too_high_a_partition_number_is_passed_over(
         assert values(store, "t") == [b"x"]
     assert f"{ROOT}/t-100000: passed over, partitions end at 99999" in caplog.text
     assert fs.exists(f"{ROOT}/t-100000")
+
+
+@pytest.mark.parametrize("url", ["nowhere://bucket", f"{ROOT}/archive"])
+def test_a_topic_does_not_begin_to_use_an_archive_that_cannot_be_opened(url: str) -> None:
+    fs, archived = MemoryFileSystem(), {"remote.storage.enable": True}
+    with stratalog.open(
+        ROOT, {"log.archive.url": url}, fs=fs, clock=ManualClock(), background=False
+    ) as store:
+        store.create_topic("t", 2)
+        with pytest.raises(ConfigError, match=r"log\.archive\.url"):
+            store.alter_topic("t", {**archived, "flush.messages": 1})
+        assert {each.value for each in store.describe_topic("t") if each.name == "flush.messages"} == {
+            str(LONG_MAX)
+        }
+        for create in (store.check_new_topic, store.create_topic):
+            with pytest.raises(ConfigError, match=r"log\.archive\.url"):
+                create("new", 1, archived)
+        assert store.topics() == ["t"]
+    with opened(fs) as store:
+        for partition in (0, 1):
+            store.topic("t").append(b"in use", partition=partition)
+            assert values(store, "t", partition) == [b"in use"]

@@ -48,6 +48,7 @@ from stratalog.log.names import (
 )
 from stratalog.store.checkpoints import Checkpoints
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 RESERVE = "stratalog.reserve"
@@ -63,12 +64,32 @@ OUR_BROKER_EPOCH = -1
 
 def at_once(sync: Callable[[T], object], each: Collection[T]) -> None:
     """Call ``sync`` with each, many of them in several threads; raise the first error when all have ended."""
-    if len(each) < 2 * SYNCS_AT_ONCE:
-        for one in each:
-            sync(one)
+    if len(each) >= 2 * SYNCS_AT_ONCE:
+        in_threads(sync, each, SYNCS_AT_ONCE, "stratalog-sync")
         return
-    with ThreadPoolExecutor(SYNCS_AT_ONCE, thread_name_prefix="stratalog-sync") as pool:
-        list(pool.map(sync, each))
+    for one in each:
+        sync(one)
+
+
+def in_threads(act: Callable[[T], R], each: Collection[T], count: int, name: str) -> list[R]:
+    """Call ``act`` with each in ``count`` threads; return the results, or raise the first error.
+
+    However often it is interrupted, no thread is at work any more when it ends: the caller gives back the
+    lock of the directories that they write to.
+    """
+    pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+    try:
+        return list(pool.map(act, each))
+    finally:
+        _end(pool)
+
+
+def _end(pool: ThreadPoolExecutor) -> None:
+    try:
+        pool.shutdown(cancel_futures=True)
+    except (KeyboardInterrupt, SystemExit):  # as a handler of a signal raises them
+        _end(pool)
+        raise
 
 
 class LogDir:

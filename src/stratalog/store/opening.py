@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,7 +35,7 @@ from stratalog.log.read.follower import is_still
 from stratalog.log.write.recovery import OpenAs, RecoveryReport, open_partition
 from stratalog.log.write.writer import PartitionWriter
 from stratalog.store.catalog import Place, TopicEntry
-from stratalog.store.logdir import LogDir
+from stratalog.store.logdir import LogDir, in_threads
 from stratalog.store.moving import is_moved, take_mark_off
 from stratalog.store.tier.tiers import local_start_offset
 
@@ -312,8 +311,7 @@ class Opening:
         if len(jobs) == 1 or threads == 1:
             results = [self._open(job) for job in jobs]
         else:
-            with ThreadPoolExecutor(min(threads, len(jobs)), thread_name_prefix="stratalog-open") as pool:
-                results = list(pool.map(self._open, jobs))
+            results = in_threads(self._open, jobs, min(threads, len(jobs)), "stratalog-open")
         opened: dict[str, dict[int, PartitionWriter]] = {}
         for job, writer in zip(jobs, results, strict=True):
             if writer is not None:

@@ -16,6 +16,7 @@ from stratalog.errors import (
     DiskFullError,
     ReadOnlyError,
     StorageError,
+    StratalogError,
     UnknownPartitionError,
     UnknownTopicError,
     again,
@@ -69,7 +70,9 @@ class Partitions:
         self.registry = Registry()
         self.claims = Claims()
         self.moves = Moves(self)
-        self.changes = Changes(self.moves.settle)
+        self.changes = Changes(self.settle)
+        self._altering: dict[str, TopicEntry] = {}
+        """Topics whose settings are being changed, or whose change was cut short: as they are to be."""
         self.dirs = LogDirs(context, paths, self.registry.take_offline)
         self.settings = SavedSettings(self.dirs, self.registry, config, remember=remember)
         self.archives = Archives(self, objects)
@@ -170,11 +173,52 @@ class Partitions:
                 raise self.opening.why_offline(entry, writer.partition)
         return found
 
-    def settle_moves(self) -> None:
-        """End moves that an interrupt cut short; waits for none that is under way."""
-        for name in self.moves.topics():
+    def settle_changes(self) -> None:
+        """End moves and changes of settings that an interrupt cut short; waits for none that is under way."""
+        for name in self.moves.topics() | set(self._altering.copy()):
             with self.changes.of(name, wait=False):
                 pass
+
+    def settle(self, name: str) -> None:
+        """End what was cut short in a topic: a move, and a change of its settings that is written already.
+
+        Inside ``changes.of`` the topic. May be cut short itself: the next change or `tick` goes on.
+        """
+        self.moves.settle(name)
+        altered = self._altering.get(name)
+        if altered is None:
+            return
+        saved = self.settings.current.topics.get(name)
+        if saved is not None and saved.id == altered.id and saved.config == altered.overrides:
+            try:
+                self._put_in_force(altered)
+            except (StratalogError, OSError) as error:
+                self.context.warn(f"topic {name}: its settings are changed, but not all in force: {error}")
+        self._altering.pop(name, None)
+
+    def alter(self, entry: TopicEntry) -> None:
+        """Write the changed settings of a topic, and put them in force in all of its partitions.
+
+        Inside ``changes.of`` the topic. Once they are written, no interrupt leaves a partition without them.
+        """
+        self._altering[entry.name] = entry
+        try:
+            self.settings.save_topic(entry)
+            self._put_in_force(entry)
+        except BaseException:
+            self.settle(entry.name)
+            raise
+        self._altering.pop(entry.name, None)
+
+    def _put_in_force(self, entry: TopicEntry) -> None:
+        config = entry.config(self.config)
+        self.registry.put(entry)
+        writers = [view for view in self.registry.views(entry.name) if isinstance(view, PartitionWriter)]
+        for writer in writers:
+            writer.apply_config(config)
+            writer.rolls_idle = True
+        for writer in writers:
+            self.archives.attach(writer, entry)
 
     def writer(self, name: str, partition: int) -> PartitionWriter:
         view = self.view(name, partition)
@@ -319,7 +363,7 @@ class Partitions:
         """Run what is due by time: idle rolls, flushes, checkpoints, removal of deleted files."""
         self._ticker.tick()
         self._try("removing deleted files", lambda: self.context.deletions.run(self.context))
-        self._try("ending a move that was cut short", self.settle_moves)
+        self._try("ending a change that was cut short", self.settle_changes)
         now = self.context.clock.monotonic_s()
         interval_s = self.config.get_int("log.flush.offset.checkpoint.interval.ms") / 1000
         if now - self._last_checkpoint_s >= interval_s:
@@ -338,7 +382,7 @@ class Partitions:
 
     def flush(self) -> None:
         """Make everything appended so far durable; a partition that fails does not keep others from it."""
-        self.settle_moves()
+        self.settle_changes()
         first: Exception | None = None
         for writer in self.writers():
             if writer.unusable is None or isinstance(writer.unusable, ClosedError):

@@ -312,14 +312,16 @@ class Store:
             if if_not_exists and name in self.partitions.entries:
                 return self.topic(name)
             topic_import.check_free(self.partitions, name)
+            self.partitions.archives.check(entry.config(self.config))
             self.partitions.opening.create_partitions(entry, None)
         return self.topic(name)
 
     def check_new_topic(self, name: str, partitions: int | None, config: Mapping[str, object]) -> None:
         """Raise what `create_topic` would raise for these arguments; create nothing."""
         self._check_writable()
-        new_topic(name, partitions, config, self.config)
+        entry = new_topic(name, partitions, config, self.config)
         topic_import.check_free(self.partitions, name)
+        self.partitions.archives.check(entry.config(self.config))
 
     def add_partitions(self, name: str, total: int) -> None:
         """Increase the number of partitions; keys may then map to other partitions, as in Kafka."""
@@ -374,13 +376,8 @@ class Store:
                     overrides.pop(key, None)
             entry = replace(entry, overrides=overrides)
             config = entry.config(self.config)
-            partitions.settings.save_topic(entry)
-            partitions.registry.put(entry)
-            for view in partitions.registry.views(name):
-                if isinstance(view, PartitionWriter):
-                    view.apply_config(config)
-                    view.rolls_idle = True
-                    partitions.archives.attach(view, entry)
+            partitions.archives.check(config)
+            partitions.alter(entry)
             partitions.opening.wake()  # a flush may be due earlier
             waiting = partitions.opening.offline_by_settings(entry)
             if waiting:

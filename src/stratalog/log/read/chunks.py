@@ -214,7 +214,7 @@ def _chunks(
             scan = batches.scan(data, 0, scan.header(row).position, expect=expect)
         if scan.n:
             yield Chunk(data, scan, position)
-            buffers.append(buffers.pop(0))
+            buffers[:] = (*buffers[1:], buffers[0])  # in one step: an interrupt must not lose one
             floor = scan.last_offset + 1
             expect = floor if contiguous else None
             position += scan.end

@@ -229,7 +229,7 @@ class Lifecycle:
 
     def run(self, asked: Round) -> LifecycleReport:
         """Plan for every partition and, unless it is a preview, carry out what is due."""
-        self.partitions.settle_moves()
+        self.partitions.settle_changes()
         work = _Work(self, asked.progress)
         steps: list[Step] = []
         to_compact: list[tuple[PartitionWriter, Cleanable]] = []

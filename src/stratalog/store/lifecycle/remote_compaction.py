@@ -306,5 +306,4 @@ def move(fs: FileSystem, source: str, target: str) -> None:
         if not has_errno(error, {errno.EXDEV}):
             raise
     copy_file(fs, source, target)
-    fs.set_mtime_ns(target, fs.stat(source).mtime_ns)
     fs.remove(source)

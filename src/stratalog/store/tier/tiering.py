@@ -32,6 +32,7 @@ from stratalog.archive import (
     SegmentUpload,
     open_archive,
 )
+from stratalog.config import TopicConfig
 from stratalog.errors import (
     ArchiveConflictError,
     ArchiveError,
@@ -556,6 +557,14 @@ class Archives:
         self._lock = locks.lock("archives")
         self._archive: Archive | None = None
         self.tiering: Tiering | None = None
+
+    def check(self, config: TopicConfig) -> None:
+        """Raise ConfigError for a topic that uses the archive if the store's settings name none that works.
+
+        Partitions of such a topic could not be opened.
+        """
+        if config.remote_storage_enable:
+            self._ensure_archive()
 
     def attach(self, writer: PartitionWriter, entry: TopicEntry) -> None:
         """Give a writer that was just opened, or whose settings changed, what the archive has of it."""
