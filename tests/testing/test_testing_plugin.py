@@ -381,9 +381,9 @@ def test_a_process_that_ended_by_itself_can_be_started_again(tmp_path: Path) -> 
         assert values(broker, 1) == [b"a"]
 
 
-def test_any_error_in_the_process_is_raised_here(tmp_path: Path) -> None:
+def test_an_error_in_the_process_is_raised_here(tmp_path: Path) -> None:
     with ProcessBroker(tmp_path / "data") as broker:
-        with pytest.raises(TypeError):
+        with pytest.raises(InvalidArgumentError, match="times must be a whole number"):
             broker.fail_next("Produce", "NOT_LEADER_OR_FOLLOWER", times="2")  # type: ignore[arg-type]
         broker.create_topic("orders")
         broker.pause()
