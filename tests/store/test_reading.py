@@ -618,6 +618,7 @@ def test_an_event_loop_appends_and_follows_through_a_move(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("plain_locks")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ctrl-C in a finalizer
 def test_an_interrupt_between_two_chunks_is_raised_as_it_is(store: Store) -> None:
     topic = store.create_topic("t", 1)
     for number in range(20):
