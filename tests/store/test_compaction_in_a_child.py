@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -189,11 +189,19 @@ def test_a_child_that_hangs_is_killed(
 def test_a_loan_is_extended_while_the_child_is_heard_of(
     tmp_path: Path, started: list[ChildProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    extend, extended = remote_compaction.Loans.extend, 0
+
+    def counted(self: remote_compaction.Loans, tokens: Sequence[str]) -> list[str]:
+        nonlocal extended
+        found = extend(self, tokens)
+        extended += len(found)
+        return found
+
     monkeypatch.setattr(remote_compaction, "LOAN_S", 2.0)
-    with filled(tmp_path, {"log.cleaner.io.max.bytes.per.second": 400_000}) as store:
-        began_s = time.monotonic()
+    monkeypatch.setattr(remote_compaction.Loans, "extend", counted)
+    with filled(tmp_path, {"log.cleaner.io.max.bytes.per.second": 500_000}) as store:
         report = store.compact("t", force=True)
-        assert time.monotonic() - began_s > 2.5
+        assert extended >= 3  # once a second, so the loan of two seconds is over without it
         assert len(report.compactions) == len(started) == 1
         assert report.notes == ()
 
