@@ -7,6 +7,7 @@ kept for each round, topic, segment or consumer shows, whatever it is kept in.
 from __future__ import annotations
 
 import gc
+import tracemalloc
 import types
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 
 import stratalog
 from stratalog import Store
+from stratalog.format.seal import BLOCK_BYTES
 from stratalog.testing.clock import ManualClock
 from tests.store.lifecycle_support import COMPACT, DAY_MS
 
@@ -99,3 +101,30 @@ def test_rounds_leave_nothing_behind(tmp_path: Path, one_round: Callable[[Store,
         before = rounds(10 + ROUNDS)
         grown = rounds(10 + 2 * ROUNDS) - before
         assert sum(grown.values()) < ROUNDS, grown
+
+
+def test_the_cache_of_sidecars_counts_what_it_costs(tmp_path: Path) -> None:
+    with stratalog.open(tmp_path / "data", background=False) as store:
+        for name, segments, batches in (("small", 50, 1), ("large", 2, 100)):
+            topic = store.create_topic(name, 1)
+            for _ in range(segments):
+                for _ in range(batches):
+                    topic.append(b"v" * BLOCK_BYTES)
+                topic.roll()
+            cache = store.partitions.context.cache
+            found = store.partitions.view(name, 0).local_segments()[:-1]
+            for segment in found:
+                segment.forget()
+            counted = cache.used_bytes
+            gc.collect()
+            tracemalloc.start()
+            try:
+                for segment in found:
+                    assert segment.seal is not None
+                    assert len(segment.seal.blocks) == batches
+                    segment.offset_index(), segment.time_index(), segment.aborted()
+                gc.collect()
+                costs, _ = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert costs <= 1.25 * (cache.used_bytes - counted)
