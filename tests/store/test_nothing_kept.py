@@ -18,6 +18,7 @@ import pytest
 import stratalog
 from stratalog import Store
 from stratalog.format.seal import BLOCK_BYTES
+from stratalog.model import SegmentState
 from stratalog.testing.clock import ManualClock
 from tests.store.lifecycle_support import COMPACT, DAY_MS
 
@@ -64,6 +65,19 @@ def compact_and_delete(store: Store, number: int) -> None:
     store.delete_topic(topic.name)
 
 
+def archive_and_delete(store: Store, number: int) -> None:
+    topic = store.create_topic(f"t{number}", 1, {"remote.storage.enable": True, "local.retention.bytes": 0})
+    for _ in range(2):
+        topic.append(b"v")
+        topic.roll()
+    topic.flush()
+    for _ in range(2):
+        store.janitor()
+    assert {segment.state for segment in topic.segments()} >= {SegmentState.ARCHIVED}
+    assert len(list(topic.read())) == 2
+    store.delete_topic(topic.name)
+
+
 def roll_and_retain(store: Store, _: int) -> None:
     topic = store.create_topic("kept", 1, {"retention.bytes": 0}, if_not_exists=True)
     for _ in range(3):
@@ -85,10 +99,13 @@ def consume(store: Store, number: int) -> None:
     topic.delete_records(0, -1)
 
 
-@pytest.mark.parametrize("one_round", [create_and_delete, compact_and_delete, roll_and_retain, consume])
+@pytest.mark.parametrize(
+    "one_round", [create_and_delete, compact_and_delete, archive_and_delete, roll_and_retain, consume]
+)
 def test_rounds_leave_nothing_behind(tmp_path: Path, one_round: Callable[[Store, int], None]) -> None:
     clock = ManualClock()
-    with stratalog.open(tmp_path / "data", clock=clock, background=False) as store:
+    config = {"log.archive.url": f"file://{tmp_path / 'archive'}"}
+    with stratalog.open(tmp_path / "data", config, clock=clock, background=False) as store:
 
         def rounds(first: int) -> Counter[str]:
             for number in range(first, first + ROUNDS):
