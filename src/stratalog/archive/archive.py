@@ -151,6 +151,11 @@ class Archive:
                 self._partitions[key] = PartitionArchive(self._tools, topic, topic_id, partition)
             return self._partitions[key]
 
+    def forget(self, topic_id: uuid.UUID, partition: int) -> None:
+        """Forget a partition whose archive was deleted: no other gets its id."""
+        with self._lock:
+            self._partitions.pop((topic_id, partition), None)
+
     def manifests(self) -> list[Manifest]:
         """Read the manifests of all partitions, by topic and number; CorruptionError for a damaged one."""
         found = self._read_manifests(self.objects.list(""))
@@ -235,6 +240,7 @@ class Archive:
             if kept is None:
                 if manifest.deleted:
                     archive.delete_everything()
+                    self.forget(manifest.topic_id, manifest.partition)
                     swept.append(archive.url)
                 continue
             if manifest.deleted:

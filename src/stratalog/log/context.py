@@ -43,6 +43,10 @@ class SystemClock:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+ENTRY_BYTES = 512
+"""What a cached value of almost nothing costs: its object, its key and its place."""
+
+
 class SidecarCache:
     """Parsed indexes and seals of sealed segments, least recently used out first.
 
@@ -75,8 +79,8 @@ class SidecarCache:
         with self._lock:
             if key not in self._entries:
                 self._kinds.add(kind)
-                self._entries[key] = (value, cost + 256)
-                self._used += cost + 256
+                self._entries[key] = (value, cost + ENTRY_BYTES)
+                self._used += cost + ENTRY_BYTES
             while self._used > self._limit and len(self._entries) > 1:
                 _, (_, dropped) = self._entries.popitem(last=False)
                 self._used -= dropped

@@ -198,6 +198,7 @@ def bring_up_to_date(where: LogDir, registry: Registry, is_changing: Callable[[s
     files.log_start.change(lambda known: current(known, _log_start_to_keep))
     files.log_start.ensure()
     files.high_watermark.change(lambda known: current(known, lambda writer, _: writer.end_offset()))
+    files.cleaner_offset.change(lambda known: current(known, lambda _, before: before))
 
 
 def _log_start_to_keep(writer: PartitionWriter, known: int | None) -> int | None:

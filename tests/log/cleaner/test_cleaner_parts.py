@@ -111,7 +111,6 @@ def test_estimates_are_made_once_for_each_segment() -> None:
     assert estimates.ratio(log.writer, log.cleanable()) == pytest.approx(1 / 6)
     log.clean()
     assert estimates.ratio(log.writer, log.cleanable()) == 0
-    estimates.forget(log.writer)
 
 
 def test_nothing_to_estimate() -> None:

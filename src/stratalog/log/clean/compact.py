@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from stratalog import locks
 from stratalog.config import TopicConfig
@@ -463,12 +464,14 @@ class DuplicateEstimates:
 
     A sketch keeps the smallest key hashes of a segment (k minimum values): how small they are tells how many
     different keys there are, within a few percent, and sketches can be joined. A sealed segment never
-    changes, so its sketch is made once and kept in memory.
+    changes, so its sketch is made once and kept in memory, as long as its partition is open.
     """
 
     def __init__(self) -> None:
         self._lock = locks.lock("estimates")
-        self._sketches: dict[str, dict[tuple[int, int], Sketch]] = {}
+        self._sketches: WeakKeyDictionary[
+            PartitionWriter | PartitionFollower, dict[tuple[int, int], Sketch]
+        ] = WeakKeyDictionary()
 
     def ratio(self, view: PartitionWriter | PartitionFollower, cleanable: Cleanable) -> float | None:
         """Return the share of keyed records below the first uncleanable offset that a later one supersedes.
@@ -478,23 +481,18 @@ class DuplicateEstimates:
         end = cleanable.first_uncleanable_offset
         segments = [each for each in view.local_segments()[:-1] if each.base_offset < end]
         with self._lock:
-            known = self._sketches.get(view.directory, {})
+            known = self._sketches.get(view, {})
         found = {(each.base_offset, each.size): known.get((each.base_offset, each.size)) for each in segments}
         sketches = {
             (each.base_offset, each.size): found[each.base_offset, each.size] or sketch_of(each)
             for each in segments
         }
         with self._lock:
-            self._sketches[view.directory] = sketches
+            self._sketches[view] = sketches
         records = sum(sketch.records for sketch in sketches.values())
         if not records:
             return None
         return max(0.0, 1.0 - distinct_keys(sketches.values()) / records)
-
-    def forget(self, writer: PartitionWriter) -> None:
-        """Drop the sketches of a partition that is gone."""
-        with self._lock:
-            self._sketches.pop(writer.directory, None)
 
 
 def sketch_of(segment: Segment) -> Sketch:

@@ -35,6 +35,8 @@ from stratalog.model import SegmentInfo, SegmentState
 
 SCAN_BYTES = 1 << 20
 """How much of a log is read at a time where speed, not latency, matters: what fits a core's cache."""
+BLOCK_IN_MEMORY_BYTES = 300
+"""Of a seal that was parsed: its file has 48."""
 
 MAX_OFFSETS = 2**31
 """Offsets in a segment: an index holds them in 31 bits."""
@@ -268,7 +270,7 @@ class Segment:
                 path=self.path(),
                 position=min(seal.size_bytes, self.size),
             )
-        return seal, len(data)
+        return seal, len(seal.blocks) * BLOCK_IN_MEMORY_BYTES
 
     def seal_of(self, size: int, owner: PartitionId) -> Seal | None:
         """Return the seal on disk if it is valid, of this segment of ``owner`` and covers ``size`` bytes."""

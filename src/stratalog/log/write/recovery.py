@@ -384,6 +384,7 @@ class _Recovery:
             if last:
                 if self.how.clean:
                     self._take_aborted(segment, active)
+                self.context.cache.forget(segment.serial)  # `active` has its own place in it
                 segments[-1] = active
                 return active, unsynced, SyncedEnd(active.base_offset, end_position, end_offset)
             # Also when all of its log is synced: its sidecars were written after that.

@@ -81,6 +81,7 @@ class Syncer:
         self._abandoned: Exception | None = None
         self._unsynced: tuple[Segment, ...] = ()
         self._dropped: set[int] = set()
+        """Segments that were deleted since the last round began: it may be about to sync them."""
         self._created = 0
         self._created_synced = 0
         self.end = end
@@ -149,6 +150,7 @@ class Syncer:
         with self._lock:
             end = self._written()
             unsynced, created = self._unsynced, self._created
+            self._dropped.clear()  # none of them is among those
         for segment in unsynced:
             self._sync_sealed(segment)
         if created > self._created_synced:

@@ -386,8 +386,11 @@ class Tiering:
         """After it was: remove the topic's archive."""
         for archive in self._archives(entry):
             archive.delete_everything()
+        for number in range(entry.partitions):
             with self._lock:
-                self._tiers.pop((archive.topic, archive.partition), None)
+                self._tiers.pop((entry.name, number), None)
+            if entry.id is not None:
+                self.archive.forget(entry.id, number)
 
     def _archives(self, entry: TopicEntry) -> list[PartitionArchive]:
         tiers = (self._tier(entry.name, partition) for partition in range(entry.partitions))
