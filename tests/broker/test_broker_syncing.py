@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import pytest
+
 import stratalog
 from stratalog import Topic
 from stratalog.broker.loop import READ, EventLoop
@@ -85,7 +87,8 @@ def test_an_error_of_one_waiter_is_not_the_others(tmp_path: Path) -> None:
         assert told == [None]
 
 
-def test_a_pause_comes_when_nothing_is_ready() -> None:
+def test_a_pause_comes_when_nothing_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stratalog.broker.loop.PATIENCE_S", 60.0)
     loop = EventLoop()
     told: list[str] = []
     ours, theirs = socket.socketpair()

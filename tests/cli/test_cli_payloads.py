@@ -229,7 +229,7 @@ def test_nested_data_does_not_end_the_process(shell, place):
 def test_elements_that_take_no_bytes_are_refused(tmp_path, items):
     """Six bytes could be a million million of them."""
     (tmp_path / "a.avsc").write_text(json.dumps({"type": "array", "items": items}))
-    with pytest.raises(FormatError, match="an array of what takes no bytes"):
+    with pytest.raises(FormatError, match="an array of a type without bytes"):
         Payload("avro", tmp_path / "a.avsc")
 
 

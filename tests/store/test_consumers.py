@@ -343,7 +343,7 @@ def test_a_topic_is_deleted_also_where_the_offsets_are_damaged(
     ):
         store.groups.offsets.committed("g", "orders", 0)
     store.delete_topic("orders")
-    assert "what groups committed for it is not" in caplog.text
+    assert "but not the offsets that groups committed for it" in caplog.text
 
 
 def test_a_consumer_that_was_closed_leaves_also_when_its_thread_ends(store: Store, orders: Topic) -> None:

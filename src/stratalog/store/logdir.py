@@ -78,18 +78,20 @@ def in_threads(act: Callable[[T], R], each: Collection[T], count: int, name: str
     lock of the directories that they write to.
     """
     pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+    interrupt: BaseException | None = None
+    ended = False
     try:
         return list(pool.map(act, each))
     finally:
-        _end(pool)
-
-
-def _end(pool: ThreadPoolExecutor) -> None:
-    try:
-        pool.shutdown(cancel_futures=True)
-    except (KeyboardInterrupt, SystemExit):  # as a handler of a signal raises them
-        _end(pool)
-        raise
+        # Without a function of its own: an interrupt at its entry would leave the threads at work.
+        while not ended:
+            try:
+                pool.shutdown(cancel_futures=True)
+                ended = True
+            except (KeyboardInterrupt, SystemExit) as error:  # as a handler of a signal raises them
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
 
 class LogDir:
