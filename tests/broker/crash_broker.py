@@ -436,6 +436,9 @@ class Clients:
                 consumer.unsubscribe()
                 mine.clear()
                 consumer.subscribe(list(TOPICS), on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+        deadline = time.monotonic() + READY_S
+        while not mine and time.monotonic() < deadline:
+            self._poll(consumer, name, True)  # librdkafka aborts when it closes before it has come back
         consumer.close()
 
     def _ask_committed(self, consumer: Consumer, group: str, parts: list[TopicPartition]) -> bool:
