@@ -23,6 +23,8 @@ ONCE_WRONG: tuple[tuple[explorer.Pair, str], ...] = (
     (("recreate", "delete_topic"), "156"),
     (("move", "tick"), "271"),
     (("alter", "append"), "29^C"),
+    (("look_beside", "delete_topic"), "lock76"),
+    (("look_beside", "recreate"), "lock76"),
 )
 """Schedules that broke a promise once."""
 

@@ -18,6 +18,7 @@ from stratalog import locks
 from stratalog.archive import About, Archive, Manifest, PartitionArchive, SegmentEntry
 from stratalog.archive.manifest import LocalCopy, pack_local, parse_local
 from stratalog.errors import ArchiveError, ClosedError, CorruptionError, FormatError, StorageError
+from stratalog.format.identity import NO_TOPIC_ID
 from stratalog.format.keyindex import KeyIndexReader
 from stratalog.fs import FileSystem
 from stratalog.log.context import LogContext, PartitionLocation
@@ -26,7 +27,7 @@ from stratalog.log.read.archived_segment import ArchivedSegment
 from stratalog.log.read.follower import is_still
 from stratalog.log.read.list_offsets import read_epochs
 from stratalog.log.segment.directory_state import list_files, view_of
-from stratalog.log.segment.segment import Segment
+from stratalog.log.segment.segment import Segment, owner_of
 
 ANOTHER_ARCHIVE = (
     "set log.archive.url, with --store-config or STRATALOG_CONFIG, to the archive that has the records"
@@ -170,13 +171,18 @@ class Tier:
             self.closed = True
 
     def confirm(self) -> None:
-        """Ask the archive, once. ArchiveError when it lost what only it should have."""
+        """Ask the archive, once. ArchiveError when it lost what only it should have.
+
+        FileNotFoundError when the topic was deleted meanwhile, and its archive with it.
+        """
         while not self._confirmed:
             manifest, local_start = known = self._known
             found = self.archive.manifest(refresh=True)  # under no lock: readers of local files must not wait
             if found is not None and manifest is None and found.owner != self.archive.store_id:
                 found = None  # another store's, which a copy of it must not lean on
             missing = _lost(manifest, local_start, found)
+            if missing is not None and self._is_gone():
+                raise FileNotFoundError(self.directory)
             with self._mutex:
                 if self._known is not known:
                     continue  # the copy may be newer than the manifest that was read
@@ -185,6 +191,12 @@ class Tier:
                 self._known, self._confirmed = (found, local_start), True
             if found != manifest:
                 self.changed()
+
+    def _is_gone(self) -> bool:
+        """Return True if the directory is not there, or belongs to the next topic of the name."""
+        fs = self._context.fs
+        ids = (NO_TOPIC_ID, self.archive.topic_id.bytes)
+        return not fs.exists(self.directory) or owner_of(fs, self.directory, 0).topic_id not in ids
 
     def doubt(self) -> None:
         """Mark the manifest as possibly out of date: a change failed half-way, or an object is gone."""
