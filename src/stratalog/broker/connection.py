@@ -62,7 +62,7 @@ class Connection:
         self._held = 0
         """What is counted of its memory."""
         self._unsent = 0
-        """Bytes of an answer that the client does not take as fast as they come, if they are many."""
+        """The size of a large answer that the client has not read yet."""
         self._starved = False
         """It waits for memory and reads nothing."""
         self._handle = handle
@@ -249,7 +249,7 @@ class Connection:
             self._count()
 
     def _count(self) -> None:
-        """Say how much memory is held beside the first buffer."""
+        """Report how much memory is held beside the first buffer."""
         held = (len(self._buffer) if len(self._buffer) > FIRST_BUFFER else 0) + self._unsent
         if held != self._held and self.open:
             self._held = held

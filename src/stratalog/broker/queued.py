@@ -1,9 +1,8 @@
 """The memory of large requests and answers, bounded for all connections together.
 
-What every connection has, a first buffer, is bounded by their number and not counted. Where too much is
-taken, connections that hold nothing give their buffers back, and requests wait half received. One at a time
-may take more than there is, so that requests are completed whatever their clients do; it is closed if it
-takes too long while others wait.
+The first buffer of a connection is not counted: the number of connections bounds those. At the limit, empty
+buffers are given back, and large requests wait half received. One request at a time may exceed the limit, so
+that there is always progress; its connection is closed if it takes too long while others wait.
 
 All methods are for the loop's thread; `taken` and `left` may be read in any.
 """
@@ -17,7 +16,7 @@ from typing import Protocol
 from stratalog.broker.loop import EventLoop, Timer
 
 PATIENCE_S = 30.0
-"""How long a request that takes more than there is may take while others wait."""
+"""How long a request beyond the limit may take while others wait."""
 
 
 class Holder(Protocol):
@@ -27,14 +26,14 @@ class Holder(Protocol):
         """Give back what holds no bytes."""
 
     def make_room(self) -> None:
-        """Take what `QueuedBytes.may_take` was asked for, and go on."""
+        """Take the memory that `QueuedBytes.may_take` refused, and go on."""
 
     def close(self, why: str = "") -> None:
         """Give everything back."""
 
 
 class QueuedBytes:
-    """Counts what is held, and says who may take more."""
+    """Counts the memory that connections hold, and decides which of them may take more."""
 
     def __init__(self, loop: EventLoop, limit: int, tell: Callable[[str], None]) -> None:
         self._loop = loop
@@ -45,7 +44,7 @@ class QueuedBytes:
         self._waiting: dict[Holder, int] = {}
         """What each waits for; the first came first."""
         self._first: Holder | None = None
-        """The one that may take more than there is."""
+        """The connection that may exceed the limit."""
         self._timer: Timer | None = None
 
     @property
@@ -64,7 +63,7 @@ class QueuedBytes:
         return bool(self._waiting) or self.taken > self._limit
 
     def may_take(self, holder: Holder, size: int) -> bool:
-        """True if ``size`` more may be taken now; else ``holder`` is told when: `Holder.make_room`."""
+        """Return True if ``size`` more may be taken now; else `Holder.make_room` is called when it may."""
         if holder is self._first or self.taken + size <= self._limit:
             return True
         self._tell(f"{self.taken} of queued.max.request.bytes={self._limit} are taken: large requests wait")
@@ -79,7 +78,7 @@ class QueuedBytes:
         return False
 
     def hold(self, holder: Holder, size: int) -> None:
-        """Say how much is held now."""
+        """Set how much a connection holds now."""
         was = self._held.pop(holder, 0)
         if size:
             self._held[holder] = size
@@ -90,13 +89,13 @@ class QueuedBytes:
             self._next()
 
     def served(self, holder: Holder) -> None:
-        """Say that a request was handled: the next may take more than there is."""
+        """Note that a request was handled: the next one may exceed the limit."""
         if holder is self._first:
             self._prefer(None)
             self._next()
 
     def forget(self, holder: Holder) -> None:
-        """Take everything back from one that was closed."""
+        """Release the memory of a closed connection."""
         self._waiting.pop(holder, None)
         self.hold(holder, 0)
         self.served(holder)

@@ -56,7 +56,7 @@ class Limits:
 
     socket_request_max_bytes: int = 100 << 20
     queued_max_request_bytes: int = 512 << 20
-    """Of large requests and answers in memory, all connections together; Kafka has no limit."""
+    """Of large requests and answers in memory, all connections together; Kafka has no limit by default."""
     max_connections: int = 10_000
     max_connections_per_ip: int = 10_000
     connections_max_idle_ms: int = 600_000

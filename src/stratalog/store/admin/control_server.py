@@ -77,9 +77,8 @@ class ControlServer:
         self._connections: dict[_Connection, threading.Thread] = {}
         self._lock = locks.lock("control")
         """Protects ``_connections``. No other lock is taken under it, and nothing is sent or received."""
-        self._wake, self._awaited = (
-            socket.socketpair()
-        )  # shutdown of a listening socket does not wake its thread
+        # Shutdown of a listening socket does not wake the thread that waits for clients.
+        self._wake, self._awaited = socket.socketpair()
         self._thread = threading.Thread(target=self._accept_all, name="stratalog-control", daemon=True)
 
     def start(self) -> None:
